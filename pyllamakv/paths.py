@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -41,13 +41,10 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     Raises whatever the block raises, and ``OSError`` from the file system (a full disk, say).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    temporary = Path(name)
+    temporary = _beside(path, "part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             yield file
-        # mkstemp makes files that only their owner may read; a published file follows the umask like any other
-        temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -61,13 +58,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     Raises whatever the block raises, and ``OSError`` from the file system; nothing half-written stays then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+    temporary, old = _beside(path, "part"), _beside(path, "old")
     try:
+        temporary.mkdir()
         yield temporary
-        temporary.chmod(0o777 & ~_umask())
         if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-            path.replace(old / path.name)
+            path.replace(old)
             temporary.replace(path)
             shutil.rmtree(old, ignore_errors=True)
         else:
@@ -77,7 +73,6 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         raise
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _beside(path: Path, suffix: str) -> Path:
+    """A name nobody else uses, on the same file system. Not tempfile's: its files are for their owner's eyes alone."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.{suffix}")
