@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -34,7 +34,7 @@ from .pin import Pin
 from .series import Series
 from .source import obtain
 
-__all__ = ["Stamp", "Variant", "main", "prepare", "read_stamp"]
+__all__ = ["Stamp", "Variant", "expected_stamp", "main", "prepare", "read_stamp"]
 
 Variant = Literal["patched", "stock"]
 
@@ -43,7 +43,7 @@ _STAMP = "stamp.json"
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a prepared tree is: ``digest`` is SHA-256 over the pin's and the series' digests and the variant."""
+    """What a prepared tree is: ``digest`` is SHA-256 over pin, series, variant and (patched) our C++."""
 
     pin: str
     series: str
@@ -88,8 +88,9 @@ def prepare(
             wanted.pop(f"llama.cpp/{path}", None)
         else:
             wanted[f"llama.cpp/{path}"] = text.encode()
-    wanted |= {f"csrc/{path}": content for path, content in _csrc_files()}
-    stamp = _stamp(pin, chosen, variant)
+    csrc = dict(_csrc_files())
+    wanted |= {f"csrc/{path}": content for path, content in csrc.items()}
+    stamp = _stamp(pin, chosen, variant, csrc)
     wanted[_STAMP] = (json.dumps(asdict(stamp), indent=2) + "\n").encode()
 
     root = work / "tree"
@@ -116,9 +117,20 @@ def read_stamp(work: Path) -> Stamp | None:
     return Stamp(**{**data, "patches": tuple(data["patches"])})
 
 
-def _stamp(pin: Pin, series: Series, variant: str) -> Stamp:
-    digest = hashlib.sha256(f"{pin.digest} {series.digest} {variant}".encode()).hexdigest()
-    return Stamp(pin.commit, series.digest if series.patches else "", variant, digest, tuple(series.names))
+def expected_stamp(variant: Variant, series: Series | None = None) -> Stamp:
+    """The stamp that :func:`prepare` would leave, without preparing anything."""
+    chosen = series_module.load() if series is None else series
+    if variant == "stock":
+        chosen = chosen.without(*chosen.names)
+    return _stamp(pins.load(), chosen, variant, dict(_csrc_files()))
+
+
+def _stamp(pin: Pin, series: Series, variant: str, csrc: Mapping[str, bytes]) -> Stamp:
+    whole = hashlib.sha256(f"{pin.digest} {series.digest} {variant}".encode())
+    if variant == "patched":
+        for path, content in sorted(csrc.items()):
+            whole.update(f" {path} {hashlib.sha256(content).hexdigest()}".encode())
+    return Stamp(pin.commit, series.digest if series.patches else "", variant, whole.hexdigest(), tuple(series.names))
 
 
 def _csrc_files() -> Iterator[tuple[str, bytes]]:
