@@ -1,0 +1,38 @@
+// A memory is made of shards: attention caches, sliding windows, recurrent states, compressed rows. An edit concerns them
+// all, so this is where a memory is taken apart, once, for everybody.
+#pragma once
+
+#include "llama.h"
+
+#include <cstdint>
+#include <vector>
+
+struct llama_memory_i;
+class llama_kv_cache;
+class llama_kv_cache_dsv4;
+class llama_memory_recurrent;
+
+// A sliding-window cache and the cache of the same tokens that forgets nothing. Where they differ, there is a hole.
+struct pkv_window {
+    llama_kv_cache * full;
+    llama_kv_cache * swa;
+};
+
+struct pkv_shards {
+    std::vector<llama_kv_cache *> kv;      // attention caches whose rows are owned through cells
+    std::vector<pkv_window>       windows; // those of them that must agree
+    llama_memory_recurrent *      rs   = nullptr;
+    llama_kv_cache_dsv4 *         dsv4 = nullptr; // its compressed rows have no cells, they follow the raw cache
+
+    explicit pkv_shards(llama_memory_i & mem);
+
+    // sequence ids are valid in [0, n_seq)
+    uint32_t n_seq() const;
+
+    // positions present in the attention shards, or in the state where there is none; -1 when the sequence is empty
+    llama_pos pos_min(llama_seq_id seq) const;
+    llama_pos pos_max(llama_seq_id seq) const;
+
+private:
+    void add_window(llama_kv_cache * full, llama_kv_cache * swa);
+};

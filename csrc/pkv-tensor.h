@@ -1,0 +1,24 @@
+// Rows and columns of a cache tensor, wherever its buffer lies.
+#pragma once
+
+#include "ggml.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+// A block of n_rows pieces of `size` bytes, `stride` apart, starting at `offset`.
+struct pkv_block {
+    size_t offset;
+    size_t size;
+    size_t n_rows = 1;
+    size_t stride = 0;
+};
+
+void pkv_zero_block(ggml_tensor * t, const pkv_block & b);
+
+// The blocks have the same shape and do not overlap.
+void pkv_copy_block(ggml_tensor * src, const pkv_block & from, ggml_tensor * dst, const pkv_block & to);
+
+// Bytes of the block that are not zero.
+size_t pkv_count_nonzero(ggml_tensor * t, const pkv_block & b);
