@@ -23,7 +23,8 @@ static size_t scrub(llama_context & ctx, bool all) {
     for (auto * kv : shards.kv) {
         res += pkv_scrub_cells(*kv, all);
     }
-    if (shards.rs) {
+    if (shards.rs && (all || ctx.get_memory()->pkv.eager)) {
+        // a fresh sequence starts from a true zero state, whatever its row held: no need to do this for correctness
         res += pkv_scrub_states(*shards.rs);
     }
 

@@ -151,8 +151,9 @@ def apply_file(content: str | None, change: FilePatch, *, patch: str = "") -> st
 def make_diff(path: str, old: str | None, new: str | None) -> str:
     """The unified diff from ``old`` to ``new``, empty where they are equal.
 
-    Always the same text for the same input: ``a/`` and ``b/`` prefixes, no timestamps, three lines of context, and no
-    section after ``@@`` (it would change whenever a line above does).
+    Always the same text for the same input: ``a/`` and ``b/`` prefixes, no timestamps, no section after ``@@`` (it would
+    change whenever a line above does), and the least context, up to three lines, with which every hunk fits in one place
+    only. A line more of context is a line more that another patch, or upstream's next version, can break.
 
     Raises:
         PatchError: an empty file appears or goes, which a unified diff cannot say.
@@ -162,12 +163,21 @@ def make_diff(path: str, old: str | None, new: str | None) -> str:
     if not old and not new:
         raise PatchError("a unified diff cannot create or delete an empty file", file=path)
     old_lines, new_lines = _split(old or ""), _split(new or "")
-    matcher = difflib.SequenceMatcher(None, old_lines, new_lines, autojunk=False)
     out = [
         f"--- a/{path}\n" if old is not None else "--- /dev/null\n",
         f"+++ b/{path}\n" if new is not None else "+++ /dev/null\n",
     ]
-    for group in matcher.get_grouped_opcodes(CONTEXT):
+    for context in range(1, CONTEXT + 1):
+        hunks = _hunks(old_lines, new_lines, context)
+        if all(len(_places(old_lines, hunk.old, 0)) == 1 for hunk in hunks):
+            break
+    return "".join(out + [line for hunk in hunks for line in _hunk_text(hunk)])
+
+
+def _hunks(old_lines: list[str], new_lines: list[str], context: int) -> list[Hunk]:
+    hunks = []
+    matcher = difflib.SequenceMatcher(None, old_lines, new_lines, autojunk=False)
+    for group in matcher.get_grouped_opcodes(context):
         lines: list[tuple[str, str]] = []
         for tag, i1, i2, j1, j2 in group:
             if tag == "equal":
@@ -177,8 +187,8 @@ def make_diff(path: str, old: str | None, new: str | None) -> str:
                 lines += [("+", line) for line in new_lines[j1:j2]]
         first, last = group[0], group[-1]
         old_start, new_start = _start(first[1], last[2]), _start(first[3], last[4])
-        out += _hunk_text(Hunk(old_start, new_start, tuple(lines)))
-    return "".join(out)
+        hunks.append(Hunk(old_start, new_start, tuple(lines)))
+    return hunks
 
 
 def _start(begin: int, end: int) -> int:
@@ -279,9 +289,7 @@ def _find(lines: list[str], hunk: Hunk, done: int, change: FilePatch, patch: str
     expected = hunk.old_start - 1
     if expected >= done and lines[expected : expected + len(old)] == old:
         return expected
-    places = [
-        at for at in range(done, len(lines) - len(old) + 1) if lines[at] == old[0] and lines[at : at + len(old)] == old
-    ]
+    places = _places(lines, old, done)
     if len(places) == 1:
         return places[0]
     if places:
@@ -290,6 +298,13 @@ def _find(lines: list[str], hunk: Hunk, done: int, change: FilePatch, patch: str
             f"the hunk fits in several places (lines {where}): its line number must be right", hunk, change, patch
         )
     raise _misfit(_why_not(lines, old, expected), hunk, change, patch)
+
+
+def _places(lines: list[str], old: list[str], done: int) -> list[int]:
+    """Indices, from ``done`` on, at which the lines ``old`` stand."""
+    return [
+        at for at in range(done, len(lines) - len(old) + 1) if lines[at : at + 1] == old[:1] and lines[at : at + len(old)] == old
+    ]
 
 
 def _why_not(lines: list[str], old: list[str], expected: int) -> str:
