@@ -7,6 +7,7 @@
 
 #include "llama-kv-cache-dsv4.h"
 #include "llama-memory-recurrent.h"
+#include "llama-model.h"
 
 #include <algorithm>
 #include <functional>
@@ -223,6 +224,22 @@ bool pkv_may_copy(llama_memory_i & mem, llama_seq_id src, llama_seq_id dst, llam
             return pkv_refuse("copying positions [%d, %d) of sequence %d would leave a hole in sequence %d: position %d, which "
                     "the next token attends to, has already left the sliding window", p0, p1 == POS_END ? -1 : p1, src, dst,
                     missing);
+        }
+    }
+
+    return true;
+}
+
+bool pkv_may_embed(const llama_model & model, const llama_batch & batch) {
+    if (!model.pos_embd) {
+        return true;
+    }
+
+    const int64_t n_pos = model.pos_embd->ne[1];
+    for (int32_t i = 0; i < batch.n_tokens; ++i) {
+        if (batch.pos[i] < 0 || batch.pos[i] >= n_pos) {
+            return pkv_refuse("position %d does not exist: this model has learned positions 0 to %d", batch.pos[i],
+                    (int) n_pos - 1);
         }
     }
 

@@ -5,7 +5,7 @@
 #include "llama.h"
 
 struct llama_memory_i;
-class llama_kv_cache;
+struct llama_model;
 
 // The id is one that this memory can hold; all: a negative id stands for every sequence.
 bool pkv_has_seq(llama_memory_i & mem, llama_seq_id seq, bool all = false);
@@ -27,3 +27,6 @@ bool pkv_may_copy(
 
 // Positions of this memory can be shifted or divided at all.
 bool pkv_may_shift(llama_memory_i & mem);
+
+// The positions of the batch are inside the table of learned positions, where the model has one.
+bool pkv_may_embed(const llama_model & model, const llama_batch & batch);
