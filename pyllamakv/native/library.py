@@ -27,14 +27,16 @@ class _Functions:
     On Linux and macOS, libllama's handle finds what ggml exports; Windows wants every DLL asked by name.
     """
 
-    def __init__(self, handles: list[Any]) -> None:
+    def __init__(self, ffi: Any, handles: list[Any]) -> None:
         self._handles = handles
+        # Not declared in the binding, and declared but not exported.
+        self._absent = (AttributeError, ffi.error)
 
     def __getattr__(self, name: str) -> Any:
         for handle in self._handles:
             try:
                 value = getattr(handle, name)
-            except AttributeError:
+            except self._absent:
                 continue
             setattr(self, name, value)
             return value
@@ -53,7 +55,7 @@ class Library:
         self.binding = binding
         self.ffi: Any = binding.ffi
         abi.check_layout(binding)
-        self.lib: Any = _Functions([self._open(p) for p in (path, *_siblings(path))])
+        self.lib: Any = _Functions(self.ffi, [self._open(p) for p in (path, *_siblings(path))])
         abi.check_functions(binding, self.lib, path)
         abi.check_defaults(binding, self.lib, path)
         version = self.optional("pkv_abi_version")
