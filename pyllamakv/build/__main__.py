@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..errors import PyllamakvError
+from ..errors import ArgumentError, PyllamakvError
 from . import digest, pin, series
 from .checkout import apply_checkout
 from .driver import build
@@ -158,7 +158,7 @@ def _refresh(options: argparse.Namespace) -> int:
             print(f"{name}: {'not canonical' if options.check else 'written again'}")
         return 1 if options.check and changed else 0
     if options.folder is None:
-        raise SystemExit("refresh NAME needs the folder that `edit NAME DIR` made")
+        raise ArgumentError(f"refresh {options.name} needs the folder that `edit {options.name} DIR` made")
     done = refresh(series.load(), options.name, options.folder, root, pinned, today=today)
     print(f"{done.name}: {'written' if done.changed else 'unchanged'}")
     if done.broken is not None:

@@ -151,9 +151,9 @@ def apply_file(content: str | None, change: FilePatch, *, patch: str = "") -> st
 def make_diff(path: str, old: str | None, new: str | None) -> str:
     """The unified diff from ``old`` to ``new``, empty where they are equal.
 
-    Always the same text for the same input: ``a/`` and ``b/`` prefixes, no timestamps, no section after ``@@`` (it would
-    change whenever a line above does), and the least context, up to three lines, with which every hunk fits in one place
-    only. A line more of context is a line more that another patch, or upstream's next version, can break.
+    Always the same text for the same input: ``a/`` and ``b/`` prefixes, no timestamps, no section after ``@@`` (it
+    would change whenever a line above does), and the least context, up to three lines, with which every hunk fits in
+    one place only. A line more of context is a line more that another patch, or upstream's next version, can break.
 
     Raises:
         PatchError: an empty file appears or goes, which a unified diff cannot say.
@@ -303,7 +303,9 @@ def _find(lines: list[str], hunk: Hunk, done: int, change: FilePatch, patch: str
 def _places(lines: list[str], old: list[str], done: int) -> list[int]:
     """Indices, from ``done`` on, at which the lines ``old`` stand."""
     return [
-        at for at in range(done, len(lines) - len(old) + 1) if lines[at : at + 1] == old[:1] and lines[at : at + len(old)] == old
+        at
+        for at in range(done, len(lines) - len(old) + 1)
+        if lines[at : at + 1] == old[:1] and lines[at : at + len(old)] == old
     ]
 
 

@@ -1,4 +1,4 @@
-"""A toy upstream: a tree of a few files, its source distribution, its repository, and a series of two patches for it."""
+"""A toy upstream: a tree of a few files, its source distribution, its repository, and a series of two patches."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def toy(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Toy
         for command in (["init", "-q"], ["add", "."], ["-c", "commit.gpgsign=false", "commit", "-q", "-m", "toy"]):
             name = ["-c", "user.name=toy", "-c", "user.email=toy@example.org"]
             subprocess.run(["git", "-C", str(repository), *name, *command], check=True, capture_output=True)
-        done = subprocess.run(["git", "-C", str(repository), "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            ["git", "-C", str(repository), "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+        )
         commit = done.stdout.strip()
 
     root = tmp_path / "home"

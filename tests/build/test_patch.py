@@ -15,7 +15,9 @@ from pyllamakv.build.patch import FilePatch, Hunk, apply_file, make_diff, parse
 from pyllamakv.errors import PatchError
 
 # few different lines, so that hunks repeat and context is ambiguous; odd ones, so that line ends and signs matter
-LINE = st.sampled_from(["", "a", "b", "}", "--- a/x", "+++ b/x", "@@ -1 +1 @@", "\\ No newline", "-", " ", "\x0c", "x\r"])
+LINE = st.sampled_from(
+    ["", "a", "b", "}", "--- a/x", "+++ b/x", "@@ -1 +1 @@", "\\ No newline", "-", " ", "\x0c", "x\r"]
+)
 TEXT = st.builds(lambda lines, end: "\n".join(lines) + end, st.lists(LINE, max_size=30), st.sampled_from(["", "\n"]))
 
 
@@ -158,7 +160,7 @@ def test_the_header_is_dep3() -> None:
 
 def test_what_git_adds_around_a_diff_is_left_alone() -> None:
     text = (
-        "Description: x\n\ndiff --git a/x b/x\nindex 123..456 100644\n--- a/x\n+++ b/x\n@@ -1 +1 @@ int main()\n-a\n+b\n"
+        "Description: x\n\ndiff --git a/x b/x\nindex 123..456 100644\n--- a/x\n+++ b/x\n@@ -1 +1 @@ int f()\n-a\n+b\n"
         "diff --git a/y b/y\nindex 1..2 100644\n--- a/y\t2026\n+++ b/y\t2026\n@@ -1 +1 @@\n-a\n+b\n-- \n2.39.5\n\n"
     )
     patch = parse("p", text)

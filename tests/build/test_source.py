@@ -155,7 +155,9 @@ class TestFetching:
         assert leftovers(own_cache) == []
 
     def test_a_damaged_cache_is_fetched_again(self, toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(source, "_run", lambda command: shutil.copy(toy.archive, command[command.index("--dest") + 1]))
+        monkeypatch.setattr(
+            source, "_run", lambda command: shutil.copy(toy.archive, command[command.index("--dest") + 1])
+        )
         root = source.obtain(toy.pin)
         (root / "src" / "llama.cpp").write_text("rotten")
         lines: list[str] = []
@@ -163,7 +165,9 @@ class TestFetching:
         assert "damaged" in lines[0]
 
     def test_a_full_disk_leaves_nothing(self, toy: Toy, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(source, "_run", lambda command: shutil.copy(toy.archive, command[command.index("--dest") + 1]))
+        monkeypatch.setattr(
+            source, "_run", lambda command: shutil.copy(toy.archive, command[command.index("--dest") + 1])
+        )
         write_bytes = Path.write_bytes
 
         def full(self: Path, data: bytes) -> int:
@@ -202,7 +206,9 @@ class TestPin:
         tomllib: Any = pytest.importorskip("tomllib", reason="Python 3.10 has none")
         text = (repository / "patches" / "pin.toml").read_text()
         nested = tomllib.loads(text)
-        assert pin.parse_toml(text) == {f"{table}.{key}": v for table, keys in nested.items() for key, v in keys.items()}
+        assert pin.parse_toml(text) == {
+            f"{table}.{key}": v for table, keys in nested.items() for key, v in keys.items()
+        }
 
     def test_a_line_it_cannot_read_is_named(self) -> None:
         with pytest.raises(SourceError, match="line 2"):

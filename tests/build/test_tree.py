@@ -118,7 +118,7 @@ def test_a_full_disk_takes_the_stamp_and_the_next_call_mends_it(
         with pytest.raises(OSError, match="No space left"):
             tree.prepare(work, toy.upstream, "patched")
     assert tree.read_stamp(work) is None
-    assert [path for path in work.rglob("*.part")] == []
+    assert list(work.rglob("*.part")) == []
     tree.prepare(work, toy.upstream, "patched")
     assert tree.read_stamp(work) == tree.expected_stamp("patched")
     assert "int second;" in (work / "tree/llama.cpp/src/llama.cpp").read_text()
@@ -152,6 +152,6 @@ def test_the_room_runs_on_the_standard_library_alone(repository: Path) -> None:
         "names = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)\n"
         "print(sorted(name for name in names if not name.startswith('_')))"
     )
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(repository)!r})\n{code}"],
-                          capture_output=True, text=True, check=True)  # fmt: skip
+    code = f"import sys; sys.path.insert(0, {str(repository)!r})\n{code}"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['pyllamakv']"
