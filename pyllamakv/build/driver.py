@@ -170,7 +170,13 @@ def _programs(work: Path, programs: Sequence[str]) -> list[str]:
 
 def _environment(work: Path) -> dict[str, str]:
     """The environment of the build tools: git, which llama.cpp asks for a commit, must not find somebody else's."""
-    return {**os.environ, "GIT_CEILING_DIRECTORIES": str(work), "LC_ALL": "C", "NINJA_STATUS": "[%f/%t] "}
+    return {
+        **os.environ,
+        **toolchain.compilers(),
+        "GIT_CEILING_DIRECTORIES": str(work),
+        "LC_ALL": "C",
+        "NINJA_STATUS": "[%f/%t] ",
+    }
 
 
 def _install(cmake: str, work: Path, prefix: Path, components: Sequence[str], log: Log, progress: Progress) -> None:

@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 from ..errors import ArgumentError
 from .backends import BACKENDS
+from .toolchain import compilers
 from .tree import Variant
 
 __all__ = ["Settings", "add_arguments", "from_arguments", "from_environment"]
@@ -75,8 +76,8 @@ class Settings:
         The variant is not part of it: stock and patched share the folder, and every object that does not differ.
         """
         system = f"{platform.system()}-{platform.machine()}".lower()
-        compilers = {name: os.environ.get(name, "") for name in ("CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS")}
-        what = json.dumps([self.portable, self.options, compilers], sort_keys=True)
+        flags = {name: os.environ.get(name, "") for name in ("CFLAGS", "CXXFLAGS", "LDFLAGS")}
+        what = json.dumps([self.portable, self.options, compilers(), flags], sort_keys=True)
         return f"{system}-{self.backend}-{pin}-{hashlib.sha256(what.encode()).hexdigest()[:8]}"
 
 

@@ -11,11 +11,10 @@ import subprocess
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..errors import BuildError
 
-__all__ = ["MIN_CMAKE", "Toolchain", "find"]
+__all__ = ["MIN_CMAKE", "Toolchain", "compilers", "find"]
 
 MIN_CMAKE = (3, 24)
 
@@ -49,6 +48,20 @@ def find() -> Toolchain:
     return Toolchain(cmake, ninja, _compiler(), shutil.which("ccache"))
 
 
+def compilers() -> dict[str, str]:
+    """``CC`` and ``CXX`` for CMake: the environment's, else those that built this Python, as scikit-build-core does it.
+
+    A wheel and the driver so use the same compiler by the same name, and ccache gives one what the other compiled.
+    A name is left out where it is not on PATH: CMake then looks for itself.
+    """
+    chosen = {}
+    for name in ("CC", "CXX"):
+        command = os.environ.get(name) or str(sysconfig.get_config_var(name) or "").split(" -")[0]
+        if command and (os.environ.get(name) or shutil.which(command.split()[0])):
+            chosen[name] = command
+    return chosen
+
+
 def _find_program(name: str, bin_attribute: str) -> str | None:
     """``name`` on PATH, beside this Python, or in the package of that name (a virtual environment not activated)."""
     found = shutil.which(name) or shutil.which(name, path=sysconfig.get_path("scripts"))
@@ -60,7 +73,8 @@ def _find_program(name: str, bin_attribute: str) -> str | None:
 
 def _compiler() -> str:
     named = os.environ.get("CXX")
-    candidates: Sequence[str] = [named.split()[0]] if named else ["c++", "g++", "clang++", "cl"]
+    usual = compilers().get("CXX", "c++").split()[0]
+    candidates: Sequence[str] = [named.split()[0]] if named else [usual, "c++", "g++", "clang++", "cl"]
     for candidate in candidates:
         found = shutil.which(candidate)
         if found:
@@ -89,8 +103,3 @@ def _version(cmake: str) -> tuple[int, ...]:
             output=done.stdout + done.stderr,
         )
     return int(match[1]), int(match[2])
-
-
-def beside(program: Path, name: str) -> Path:
-    """``name`` in the folder of ``program``, with its suffix (``.exe``)."""
-    return program.with_name(name + program.suffix)

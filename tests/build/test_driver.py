@@ -244,6 +244,16 @@ class TestToolchain:
         with pytest.raises(BuildError, match="CXX names 'my-c"):
             toolchain.find()
 
+    def test_compilers_are_the_environments_or_pythons(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(toolchain.sysconfig, "get_config_var", {"CC": "gcc -pthread", "CXX": "ccache g++ -O"}.get)
+        monkeypatch.delenv("CC", raising=False)
+        self.which(monkeypatch, "gcc", "ccache")
+        assert toolchain.compilers() == {"CC": "gcc", "CXX": "ccache g++"}
+        self.which(monkeypatch)  # this Python was built elsewhere
+        assert toolchain.compilers() == {}
+        monkeypatch.setenv("CC", "clang -m64")
+        assert toolchain.compilers() == {"CC": "clang -m64"}
+
     def test_a_cmake_that_is_not_cmake(self, tmp_path: Path) -> None:
         with pytest.raises(BuildError, match="does not run"):
             toolchain._version(str(tmp_path / "cmake"))
