@@ -1,6 +1,6 @@
 """Prints, as JSON, digests of the logits and the state bytes that one library makes of one model; uses nothing of ours.
 
-    python equivalence_child.py LIBRARY MODEL
+python equivalence_child.py LIBRARY MODEL
 """
 
 from __future__ import annotations

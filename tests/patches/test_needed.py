@@ -1,7 +1,7 @@
 """Each patch is needed: with it left out, each scenario that it names fails, and with it, none does.
 
-The library is built once for each patch, from a copy of the project without that patch. All copies share the build folder of
-the user cache, so only the objects that differ are compiled.
+The library is built once for each patch, from a copy of the project without that patch. All copies share the build
+folder of the user cache, so only the objects that differ are compiled.
 """
 
 from __future__ import annotations
