@@ -21,7 +21,7 @@ from ..errors import BuildError
 from ..paths import cache_dir
 from . import backends, toolchain
 from . import pin as pins
-from .home import csrc_dir, package_root
+from .home import package_root
 from .lock import locked
 from .process import Log, Progress, run
 from .settings import Settings, from_environment
@@ -139,7 +139,8 @@ def default_prefix(settings: Settings) -> Path:
 def _configure_command(
     settings: Settings, tools: toolchain.Toolchain, work: Path, programs: Sequence[str]
 ) -> list[str]:
-    command = [tools.cmake, "-S", str(csrc_dir()), "-B", str(work)]
+    # The tree's copy of csrc/: CMake holds a build folder to one source, and a checkout and a wheel may share the folder.
+    command = [tools.cmake, "-S", str(work / "tree" / "csrc"), "-B", str(work)]
     if tools.ninja:
         command += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tools.ninja}"]
     return [

@@ -43,7 +43,7 @@ _STAMP = "stamp.json"
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a prepared tree is: ``digest`` is SHA-256 over pin, series, variant and (patched) our C++."""
+    """What a prepared tree is: ``digest`` is SHA-256 over pin, series, variant, flags and (patched) our C++."""
 
     pin: str
     series: str
@@ -127,8 +127,8 @@ def expected_stamp(variant: Variant, series: Series | None = None) -> Stamp:
 
 def _stamp(pin: Pin, series: Series, variant: str, csrc: Mapping[str, bytes]) -> Stamp:
     whole = hashlib.sha256(f"{pin.digest} {series.digest} {variant}".encode())
-    if variant == "patched":
-        for path, content in sorted(csrc.items()):
+    for path, content in sorted(csrc.items()):
+        if variant == "patched" or path == "CMakeLists.txt":  # flags are stock's concern too
             whole.update(f" {path} {hashlib.sha256(content).hexdigest()}".encode())
     return Stamp(pin.commit, series.digest if series.patches else "", variant, whole.hexdigest(), tuple(series.names))
 

@@ -87,6 +87,9 @@ class TestBuild:
         assert result.log is not None
         assert "$ " in result.log.read_text()
         assert f"-DPython_EXECUTABLE={sys.executable}" in commands[0]
+        work = Path(commands[0][commands[0].index("-B") + 1])
+        # not the checkout's, which CMake would hold the folder to: another checkout may build there next
+        assert commands[0][commands[0].index("-S") + 1] == str(work / "tree" / "csrc")
 
     def test_stock_and_patched_share_the_work_folder_but_not_the_prefix(self, commands: list[list[str]]) -> None:
         patched = driver.build(Settings(), progress=QUIET)

@@ -129,6 +129,8 @@ def test_the_stamp_covers_our_cpp_in_the_patched_variant_alone(toy: Toy) -> None
     (toy.home / "csrc" / "pkv.cpp").write_text("int changed;\n")
     assert tree.expected_stamp("patched").digest != patched.digest
     assert tree.expected_stamp("stock") == stock
+    (toy.home / "csrc" / "CMakeLists.txt").write_text("project(csrc) # other flags\n")
+    assert tree.expected_stamp("stock").digest != stock.digest
 
 
 def test_a_variant_that_is_none(toy: Toy, tmp_path: Path) -> None:
