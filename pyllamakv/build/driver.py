@@ -76,6 +76,7 @@ def build(
         with locked(work / "build.lock", waiting=waiting), contextlib.closing(Log(log_path)) as log:
             # CMake prepares the tree too; here a failure is an exception of its own kind, not a line in a log
             prepare(work, settings.source, settings.variant, report=progress.say)
+            _forget_other_source(work)
             command = _configure_command(settings, tools, work, programs)
             environment = _environment(work)
             run(command, title="configuring", log=log, progress=progress, environment=environment)
@@ -139,7 +140,7 @@ def default_prefix(settings: Settings) -> Path:
 def _configure_command(
     settings: Settings, tools: toolchain.Toolchain, work: Path, programs: Sequence[str]
 ) -> list[str]:
-    # The tree's copy of csrc/: CMake holds a build folder to one source, and a checkout and a wheel may share the folder.
+    # The tree's copy of csrc/: CMake holds a folder to one source, and a checkout and a wheel may share the folder.
     command = [tools.cmake, "-S", str(work / "tree" / "csrc"), "-B", str(work)]
     if tools.ninja:
         command += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tools.ninja}"]
@@ -155,6 +156,15 @@ def _configure_command(
         f"-DPYLLAMAKV_PROGRAMS={';'.join(_programs(work, programs))}",
         *settings.options,
     ]
+
+
+def _forget_other_source(work: Path) -> None:
+    """Drop CMake's memory of a folder that was moved, which it would refuse to configure; the objects stay."""
+    cache = work / "CMakeCache.txt"
+    home = f"CMAKE_HOME_DIRECTORY:INTERNAL={(work / 'tree' / 'csrc').as_posix()}"
+    if cache.is_file() and home not in cache.read_text(encoding="utf-8").splitlines():
+        cache.unlink()
+        shutil.rmtree(work / "CMakeFiles", ignore_errors=True)
 
 
 def _programs(work: Path, programs: Sequence[str]) -> list[str]:

@@ -33,7 +33,11 @@ if words == ["--version"]:
 elif "-S" in words:
     work = Path(after("-B"))
     settings = dict(w[2:].split("=", 1) for w in words if w.startswith("-D"))
-    (work / "CMakeCache.txt").write_text("".join(f"{k}:STRING={v}\\n" for k, v in settings.items()))
+    cache = work / "CMakeCache.txt"
+    home = f"CMAKE_HOME_DIRECTORY:INTERNAL={after('-S')}\\n"
+    if cache.is_file() and home not in cache.read_text():
+        print("CMake Error: another source"); sys.exit(1)
+    cache.write_text(home + "".join(f"{k}:STRING={v}\\n" for k, v in settings.items()))
     (work / "settings.json").write_text(json.dumps(settings))
 elif "--build" in words:
     print("[1/2] Building CXX object x.o")
@@ -153,6 +157,14 @@ class TestBuild:
         (tmp_path / "file").write_text("not a folder")
         with pytest.raises((BuildError, OSError), match="file"):
             driver.build(Settings(prefix=tmp_path / "file" / "prefix"), progress=QUIET)
+
+    def test_a_cache_that_was_moved_is_configured_again(
+        self, commands: list[list[str]], own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        driver.build(Settings(), progress=QUIET)
+        own_cache.rename(own_cache.with_name("moved"))
+        monkeypatch.setenv("PYLLAMAKV_CACHE", str(own_cache.with_name("moved")))
+        assert driver.build(Settings(), progress=QUIET).libdir.is_dir()
 
     def test_cmake_args_come_last_and_win(self, commands: list[list[str]]) -> None:
         driver.build(Settings(cmake_args="-DGGML_LTO=ON"), progress=QUIET)
