@@ -50,9 +50,7 @@ def obtain(pin: Pin, source: Path | None = None, *, report: Report = _quiet) -> 
     if source is not None:
         return find(source, pin)
     target = cached(pin)
-    with locked(
-        target.with_suffix(".lock"), waiting=lambda: report("waiting for another process that fetches the source")
-    ):
+    with locked(_lock(target), waiting=lambda: report("waiting for another process that fetches the source")):
         if target.is_dir():
             try:
                 check(target, pin)
@@ -68,6 +66,10 @@ def cached(pin: Pin) -> Path:
     return cache_dir("source", f"llama.cpp-{pin.short}")
 
 
+def _lock(target: Path) -> Path:
+    return target.with_name(target.name + ".lock")
+
+
 def find(source: Path, pin: Pin) -> Path:
     """The pinned tree that the user names with ``source``.
 
@@ -77,7 +79,7 @@ def find(source: Path, pin: Pin) -> Path:
     source = source.expanduser().absolute()
     if source.is_file():
         target = cached(pin)
-        with locked(target.with_suffix(".lock")):
+        with locked(_lock(target)):
             if not target.is_dir():
                 with atomic_folder(target) as folder:
                     unpack_sdist(source, pin, folder)
