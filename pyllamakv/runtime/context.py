@@ -20,6 +20,7 @@ from .held import Held
 from .memory import Memory
 from .model import Model
 from .options import ContextOptions
+from .quirks import has_empty_cache, one_sequence_batches
 
 __all__ = ["Context"]
 
@@ -57,13 +58,14 @@ class Context(Handle):
         self.library = model.library
         self._ffi, self._lib = model.library.ffi, model.library.lib
         params = self._lib.llama_context_default_params()
-        self.options.fill(model.library, params, model.n_ctx_train)
+        self.options.fill(model.library, params, model.n_ctx_train, model.architecture)
         with native.captured_log() as lines:
             ctx = self._lib.llama_init_from_model(pointer, params)
         if ctx == self._ffi.NULL:
             said = log_text(lines) or "the library says no more"
             kind = MemoryFullError if "alloc" in said else RefusedError
             raise kind(f"a context with {self.options} could not be made: {said}")
+        self._empty_cache = has_empty_cache(lines)
         assert model._owner is not None
         self._owner = Owner(ctx, self._lib.llama_free, model._owner)
         self._lock = threading.RLock()
@@ -165,7 +167,7 @@ class Context(Handle):
         with self._locked() as ctx:
             prepared = self._prepare(entries)
             rows: list[list[Floats]] = [[] for _ in prepared]
-            for piece in _cut(prepared, self._piece):
+            for piece in _cut(prepared, self._piece, one_sequence_batches(self.model.architecture)):
                 self._batch.clear()
                 for i, a, b in piece:
                     entry = prepared[i]
@@ -380,8 +382,8 @@ class _Prepared(NamedTuple):
     last: bool
 
 
-def _cut(prepared: Sequence[_Prepared], room: int) -> Iterator[list[tuple[int, int, int]]]:
-    """Pieces of at most ``room`` tokens: (entry, from, to), in order."""
+def _cut(prepared: Sequence[_Prepared], room: int, apart: bool) -> Iterator[list[tuple[int, int, int]]]:
+    """Pieces of at most ``room`` tokens, and of one entry each where they have to be ``apart``: (entry, from, to)."""
     piece: list[tuple[int, int, int]] = []
     free = room
     for i, entry in enumerate(prepared):
@@ -390,7 +392,7 @@ def _cut(prepared: Sequence[_Prepared], room: int) -> Iterator[list[tuple[int, i
             take = min(free, len(entry.tokens) - at)
             piece.append((i, at, at + take))
             at, free = at + take, free - take
-            if not free:
+            if not free or (apart and at == len(entry.tokens)):
                 yield piece
                 piece, free = [], room
     if piece:

@@ -14,6 +14,7 @@ from .. import native
 from ..errors import ArgumentError, RefusedError, StateError
 from ..native.status import log_text
 from . import checks
+from .quirks import whole_copies_only
 
 if TYPE_CHECKING:
     from .context import Context
@@ -122,7 +123,7 @@ class Memory:
             if self._pkv:
                 self._strict(self._lib.pkv_memory_copy(ctx, src, dst, start, end), f"copy {src} to {dst}")
             else:
-                if not whole and (not context.kv_unified or context.model.architecture == "deepseek4"):
+                if not whole and (not context.kv_unified or whole_copies_only(context.model.architecture)):
                     raise RefusedError(
                         f"copy of [{start}, {'end' if end < 0 else end}) of sequence {src} to {dst}: a stock library "
                         "copies whole sequences only between streams; copy all and remove the rest, use "
@@ -130,7 +131,8 @@ class Memory:
                     )
                 # A whole copy is asked for as such: stock asserts on bounds that it takes for a part.
                 self._lib.llama_memory_seq_cp(handle, src, dst, *((-1, -1) if whole else (start, end)))
-            context._held.copy(src, dst, start, end, replaces=not self._pkv and not context.kv_unified)
+            # Ours replaces what dst had, whole or in that range; stock adds to it where both share a stream.
+            context._held.copy(src, dst, start, end, replaces=whole if self._pkv else not context.kv_unified)
             self._agree((dst,))
 
     def keep(self, seq: int) -> None:
@@ -311,6 +313,8 @@ class Memory:
     def _need_shift(self, handle: Any, what: str) -> None:
         if not self._lib.llama_memory_can_shift(handle):
             raise RefusedError(f"{what}: this memory cannot move positions (M-RoPE, or caches of unlike size)")
+        if self._context._empty_cache:
+            raise RefusedError(f"{what}: one of this model's caches has no layers, which the library cannot shift")
 
     def _need_weights(self, what: str) -> None:
         if self._context.model.no_alloc:

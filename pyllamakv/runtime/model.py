@@ -15,6 +15,7 @@ from . import checks
 from .chat_template import ChatTemplate
 from .handle import Handle, Owner
 from .model_file import check_model_file
+from .quirks import learned_positions
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Model"]
 
 _ROPE_TYPES = {-1: "none", 0: "norm", 2: "neox", 8: "mrope", 40: "imrope", 24: "vision"}
-# Architectures that look positions up in a learned table of n_ctx_train rows; beyond it, ggml asserts.
-_LEARNED_POSITIONS = frozenset({"bert", "gpt2", "starcoder", "mpt"})
 
 
 class Model(Handle):
@@ -171,7 +170,7 @@ class Model(Handle):
     @cached_property
     def position_limit(self) -> int | None:
         """First position that the model has no learned embedding for; None where positions are computed."""
-        return self.n_ctx_train if self.architecture in _LEARNED_POSITIONS else None
+        return self.n_ctx_train if learned_positions(self.architecture) else None
 
     @property
     def chat_template(self) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..native import Library
-from . import checks
+from . import checks, quirks
 
 __all__ = ["KV_TYPES", "POOLING_TYPES", "ContextOptions"]
 
@@ -59,7 +59,7 @@ class ContextOptions:
             raise ArgumentError(f"unknown context option {', '.join(unknown)}; there are {', '.join(known)}")
         return cls(**options)
 
-    def fill(self, library: Library, params: Any, n_ctx_train: int) -> None:
+    def fill(self, library: Library, params: Any, n_ctx_train: int, architecture: str) -> None:
         """Write the options into ``struct llama_context_params``.
 
         Raises:
@@ -104,9 +104,11 @@ class ContextOptions:
             if getattr(self, name) is not None:
                 word = checks.as_choice(getattr(self, name), name, choices)
                 setattr(params, name, getattr(library.lib, prefix + word.upper()))
-        self._check_batch(params, n_ctx_train)
+        if params.embeddings and not quirks.token_embeddings(architecture):
+            raise ArgumentError(f"embeddings=True, but llama.cpp cannot compute the embeddings of {architecture}")
+        self._check_batch(params, n_ctx_train, architecture)
 
-    def _check_batch(self, params: Any, n_ctx_train: int) -> None:
+    def _check_batch(self, params: Any, n_ctx_train: int, architecture: str) -> None:
         n_ctx = int(params.n_ctx) or n_ctx_train
         if n_ctx <= 0:
             raise ArgumentError("the model does not say how long its context is; give n_ctx")
@@ -118,6 +120,15 @@ class ContextOptions:
                 f"(n_batch={params.n_batch}, n_ctx={n_ctx}); a batch must hold one token of every sequence: "
                 "raise n_batch, or lower n_seq_max"
             )
+        n_ubatch = min(n_batch, int(params.n_ubatch) or n_batch)
+        uneven = n_ubatch % int(params.n_seq_max)
+        if uneven and quirks.even_ubatch(architecture):
+            if self.n_ubatch:
+                raise ArgumentError(
+                    f"n_ubatch comes to {n_ubatch}, but {architecture} needs a multiple of "
+                    f"n_seq_max={params.n_seq_max}: {n_ubatch - uneven}, for one"
+                )
+            params.n_ubatch = n_ubatch - uneven
 
     @property
     def quantized_k(self) -> bool:

@@ -1,0 +1,64 @@
+"""What the pinned llama.cpp asserts on for single architectures: known here, so that it is refused and not died of.
+
+Each entry was seen to end the process, most with the tiny models that upstream's own ``test-llama-archs`` writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = [
+    "even_ubatch",
+    "has_empty_cache",
+    "learned_positions",
+    "one_sequence_batches",
+    "token_embeddings",
+    "whole_copies_only",
+]
+
+# Positions are rows of a table with n_ctx_train rows; ggml_get_rows asserts beyond it.
+_LEARNED_POSITIONS = frozenset({"bert", "gpt2", "mpt", "starcoder"})
+# n_embd_out is the width of several streams, the tensor that is read has one: "tensor read out of bounds".
+_NARROW_EMBEDDINGS = frozenset({"deepseek4", "qwen4exp"})
+# llm_build_delta_net_base::build_chunking at the reserve: "ggml_can_repeat(b, a)" unless every sequence has as many
+# tokens of the micro-batch.
+_EVEN_UBATCH = frozenset({"kimi-linear"})
+# models/plamo2.cpp writes the states of several sequences at kv_head * n_seqs instead of kv_head: into those of others,
+# or beyond the buffer ("data_size + view_offs <= ggml_nbytes(view_src)").
+_ONE_SEQUENCE = frozenset({"plamo2"})
+# llama_kv_cache_dsv4::seq_cp: "DSV4 only supports full sequence copies".
+_WHOLE_COPIES = frozenset({"deepseek4"})
+
+_EMPTY_CACHE = re.compile(r"^llama_kv_cache: size = .*\s0 layers\b")
+
+
+def learned_positions(architecture: str) -> bool:
+    """Whether positions from ``n_ctx_train`` on cannot be decoded."""
+    return architecture in _LEARNED_POSITIONS
+
+
+def token_embeddings(architecture: str) -> bool:
+    """Whether contexts with ``embeddings=True`` can decode."""
+    return architecture not in _NARROW_EMBEDDINGS
+
+
+def even_ubatch(architecture: str) -> bool:
+    """Whether ``n_ubatch`` has to be a multiple of ``n_seq_max``."""
+    return architecture in _EVEN_UBATCH
+
+
+def one_sequence_batches(architecture: str) -> bool:
+    """Whether a batch must not hold several sequences."""
+    return architecture in _ONE_SEQUENCE
+
+
+def whole_copies_only(architecture: str) -> bool:
+    """Whether a stock library copies nothing but whole sequences, in one stream too."""
+    return architecture in _WHOLE_COPIES
+
+
+def has_empty_cache(lines: Sequence[tuple[int, str]]) -> bool:
+    """Whether one of the context's caches has no layer, by the library's log: its K-shift asserts on an input that no
+    layer uses (a sliding-window pattern that covers every layer, or none)."""
+    return any(_EMPTY_CACHE.match(line) for _, line in lines)

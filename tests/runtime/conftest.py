@@ -1,0 +1,38 @@
+"""Models for the runtime's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pyllamakv as kv
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """SmolLM2-135M, a real model with a tokenizer and a chat template."""
+    from pyllamakv.replay import models
+
+    return models.get("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def zoo() -> Path:
+    """A folder with one tiny random model for each architecture, ``<architecture>-dense.gguf`` or ``-moe.gguf``."""
+    from pyllamakv.replay import models
+
+    return models.zoo()
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_path: Path) -> Iterator[kv.Model]:
+    with kv.Model(smollm2_path) as model:
+        yield model
+
+
+@pytest.fixture
+def ctx(smollm2: kv.Model) -> Iterator[kv.Context]:
+    with smollm2.context(n_ctx=512, n_batch=64, n_seq_max=4, kv_unified=True) as context:
+        yield context
