@@ -26,7 +26,7 @@ static bool is_whole(llama_pos p0, llama_pos p1, llama_pos pos_min, llama_pos po
 }
 
 bool pkv_has_seq(llama_memory_i & mem, llama_seq_id seq, bool all) {
-    if (all && seq < 0) {
+    if (all && seq == -1) {
         return true;
     }
 

@@ -7,7 +7,7 @@
 struct llama_memory_i;
 struct llama_model;
 
-// The id is one that this memory can hold; all: a negative id stands for every sequence.
+// The id is one that this memory can hold; all: -1 stands for every sequence.
 bool pkv_has_seq(llama_memory_i & mem, llama_seq_id seq, bool all = false);
 
 // After the removal every position that the next token attends to is still there, in every shard.

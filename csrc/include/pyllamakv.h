@@ -31,7 +31,7 @@ LLAMA_API const char * pkv_last_reason(void);
 // Positions are half open, [p0, p1). p0 < 0 means from the start, p1 < 0 to the end, as in llama.h.
 //
 
-// Removes positions of a sequence (seq < 0: of every sequence).
+// Removes positions of a sequence (-1: of every sequence).
 // Unlike llama_memory_seq_rm() it also refuses where a recurrent state would go on knowing what was removed.
 LLAMA_API bool pkv_memory_remove(struct llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1);
 
