@@ -20,7 +20,7 @@ from .held import Held
 from .memory import Memory
 from .model import Model
 from .options import ContextOptions
-from .quirks import has_empty_cache, one_sequence_batches
+from .quirks import one_sequence_batches, shift_obstacle
 
 __all__ = ["Context"]
 
@@ -65,7 +65,10 @@ class Context(Handle):
             said = log_text(lines) or "the library says no more"
             kind = MemoryFullError if "alloc" in said else RefusedError
             raise kind(f"a context with {self.options} could not be made: {said}")
-        self._empty_cache = has_empty_cache(lines)
+        turns = model.rope_type != "none"  # without rotation, a shift changes numbers only
+        self._shift_obstacle = (
+            shift_obstacle(lines, self.options.type_k or "f16", model.partial_rotary) if turns else ""
+        )
         assert model._owner is not None
         self._owner = Owner(ctx, self._lib.llama_free, model._owner)
         self._lock = threading.RLock()

@@ -313,8 +313,8 @@ class Memory:
     def _need_shift(self, handle: Any, what: str) -> None:
         if not self._lib.llama_memory_can_shift(handle):
             raise RefusedError(f"{what}: this memory cannot move positions (M-RoPE, or caches of unlike size)")
-        if self._context._empty_cache:
-            raise RefusedError(f"{what}: one of this model's caches has no layers, which the library cannot shift")
+        if self._context._shift_obstacle:
+            raise RefusedError(f"{what}: {self._context._shift_obstacle}")
 
     def _need_weights(self, what: str) -> None:
         if self._context.model.no_alloc:

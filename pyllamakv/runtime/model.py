@@ -172,6 +172,12 @@ class Model(Handle):
         """First position that the model has no learned embedding for; None where positions are computed."""
         return self.n_ctx_train if learned_positions(self.architecture) else None
 
+    @cached_property
+    def partial_rotary(self) -> bool:
+        """Whether positions turn only a part of each attention head (GLM-4, StableLM, DeepSeek's MLA…)."""
+        head = self._number("attention.key_length", self.n_embd // max(1, self.n_head))
+        return self.rope_type != "none" and self._number("rope.dimension_count", head) != head
+
     @property
     def chat_template(self) -> str | None:
         """The chat template in the file, as Jinja source."""
@@ -256,6 +262,11 @@ class Model(Handle):
         from .context import Context
 
         return Context(self, **options)
+
+    def _number(self, key: str, default: int) -> int:
+        """A number of this architecture in the metadata; the default where it is missing, or one for each layer."""
+        text = self.metadata.get(f"{self.architecture}.{key}", "")
+        return int(text) if text.isdigit() else default
 
     def _sized(self, function: Callable[..., int], *args: Any) -> str:
         """Call a function of the kind that fills a buffer and says how long the text is."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -49,6 +48,10 @@ class ContextOptions:
     yarn_beta_fast: float | None = None
     yarn_beta_slow: float | None = None
     yarn_orig_ctx: int | None = None
+
+    def __str__(self) -> str:
+        given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        return ", ".join(f"{name}={value!r}" for name, value in given.items()) or "default options"
 
     @classmethod
     def from_keywords(cls, options: dict[str, Any]) -> ContextOptions:
@@ -129,13 +132,3 @@ class ContextOptions:
                     f"n_seq_max={params.n_seq_max}: {n_ubatch - uneven}, for one"
                 )
             params.n_ubatch = n_ubatch - uneven
-
-    @property
-    def quantized_k(self) -> bool:
-        """Whether K is stored quantised."""
-        return self.type_k is not None and self.type_k not in ("f32", "f16", "bf16")
-
-    @property
-    def rotation_disabled(self) -> bool:
-        """Whether the environment turns off the rotation that goes with quantised K."""
-        return os.environ.get("LLAMA_ATTN_ROT_DISABLE", "0") not in ("", "0")

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 __all__ = [
     "even_ubatch",
-    "has_empty_cache",
     "learned_positions",
     "one_sequence_batches",
+    "shift_obstacle",
     "token_embeddings",
     "whole_copies_only",
 ]
@@ -30,7 +30,9 @@ _ONE_SEQUENCE = frozenset({"plamo2"})
 # llama_kv_cache_dsv4::seq_cp: "DSV4 only supports full sequence copies".
 _WHOLE_COPIES = frozenset({"deepseek4"})
 
-_EMPTY_CACHE = re.compile(r"^llama_kv_cache: size = .*\s0 layers\b")
+# A context's caches, by the library's log.
+_NO_LAYERS = re.compile(r"^llama_kv_cache: size = .*\s0 layers\b")
+_NO_ROTATION = re.compile(r"^llama_kv_cache: attn_rot_k = 0, n_embd_head_k_all = (?!0\b)")
 
 
 def learned_positions(architecture: str) -> bool:
@@ -58,7 +60,25 @@ def whole_copies_only(architecture: str) -> bool:
     return architecture in _WHOLE_COPIES
 
 
-def has_empty_cache(lines: Sequence[tuple[int, str]]) -> bool:
-    """Whether one of the context's caches has no layer, by the library's log: its K-shift asserts on an input that no
-    layer uses (a sliding-window pattern that covers every layer, or none)."""
-    return any(_EMPTY_CACHE.match(line) for _, line in lines)
+def shift_obstacle(lines: Sequence[tuple[int, str]], type_k: str, partial_rotary: bool) -> str:
+    """Why the next decode after a shift would end the process; empty where nothing stands against it.
+
+    Args:
+        lines: what the library logged when it made the context.
+        type_k: how K is stored.
+        partial_rotary: whether positions turn only a part of each head.
+
+    A cache without layers (a sliding-window pattern that covers all of them, or none) sets an input that no layer uses;
+    there is no bf16 rotary kernel; quantised K is shifted through a rotation that some head sizes do not have, and of a
+    part of a head is either the wrong part or "not implemented".
+    """
+    if type_k == "bf16":
+        return "the library cannot rotate K that is stored as bf16; use type_k='f16'"
+    quantized_k = type_k not in ("f32", "f16")
+    if quantized_k and partial_rotary:
+        return f"K is stored as {type_k} and positions turn only a part of each head; use type_k='f16'"
+    if any(_NO_LAYERS.match(line) for _, line in lines):
+        return "one of this model's caches has no layers, which the library cannot shift"
+    if quantized_k and any(_NO_ROTATION.match(line) for _, line in lines):
+        return "K is quantised without a rotation (for its head size, or by LLAMA_ATTN_ROT_DISABLE); use type_k='f16'"
+    return ""
