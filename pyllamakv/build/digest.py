@@ -14,7 +14,19 @@ __all__ = ["built_from", "check", "file_digest", "list_files", "tree_digest", "w
 
 # What a build reads: the library, the programs beside it, their tests, and the licences. Left out are backends that
 # no `--backend` offers, the web interface, documents, models and converters (50 MB of the 140).
-FOLDERS = ("cmake", "common", "ggml", "include", "licenses", "src", "tests", "tools", "vendor")
+FOLDERS = (
+    "cmake",
+    "common",
+    "examples/simple",
+    "examples/simple-chat",
+    "ggml",
+    "include",
+    "licenses",
+    "src",
+    "tests",
+    "tools",
+    "vendor",
+)
 FILES = ("AUTHORS", "CMakeLists.txt", "LICENSE")
 LEFT_OUT = (
     "ggml/src/ggml-cann/",
@@ -38,8 +50,7 @@ def built_from(path: str) -> bool:
     if path in FILES:
         return True
     return (
-        path.split("/", 1)[0] in FOLDERS
-        and "/" in path
+        path.startswith(tuple(f"{folder}/" for folder in FOLDERS))
         and not path.startswith(LEFT_OUT)
         and not path.endswith(LEFT_OUT_SUFFIXES)
     )

@@ -77,7 +77,7 @@ def build(
             # CMake prepares the tree too; here a failure is an exception of its own kind, not a line in a log
             prepare(work, settings.source, settings.variant, report=progress.say)
             _forget_other_source(work)
-            command = _configure_command(settings, tools, work, programs)
+            command = _configure_command(settings, tools, work, _programs(prefix, programs))
             environment = _environment(work)
             run(command, title="configuring", log=log, progress=progress, environment=environment)
             targets = ["pyllamakv", *(["pyllamakv-programs"] if programs else [])]
@@ -153,7 +153,7 @@ def _configure_command(
         f"-DPYLLAMAKV_VARIANT={settings.variant}",
         f"-DPYLLAMAKV_BACKEND={settings.backend}",
         f"-DPYLLAMAKV_PORTABLE={'ON' if settings.portable else 'OFF'}",
-        f"-DPYLLAMAKV_PROGRAMS={';'.join(_programs(work, programs))}",
+        f"-DPYLLAMAKV_PROGRAMS={';'.join(programs)}",
         *settings.options,
     ]
 
@@ -167,16 +167,11 @@ def _forget_other_source(work: Path) -> None:
         shutil.rmtree(work / "CMakeFiles", ignore_errors=True)
 
 
-def _programs(work: Path, programs: Sequence[str]) -> list[str]:
-    """``programs`` and those of earlier calls: one that leaves the configuration would be compiled again later."""
-    known: list[str] = []
-    try:
-        for line in (work / "CMakeCache.txt").read_text(encoding="utf-8").splitlines():
-            if line.startswith("PYLLAMAKV_PROGRAMS:"):
-                known = [name for name in line.partition("=")[2].split(";") if name]
-    except FileNotFoundError:
-        pass
-    return sorted({*known, *programs}) if programs else []
+def _programs(prefix: Path, programs: Sequence[str]) -> list[str]:
+    """``programs`` and those that are installed: one that leaves the configuration would be compiled again later."""
+    if not programs:
+        return []
+    return sorted({*programs, *(path.stem for path in (prefix / "bin").glob("*"))})
 
 
 def _environment(work: Path) -> dict[str, str]:

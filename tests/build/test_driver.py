@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,8 @@ elif "-S" in words:
     home = f"CMAKE_HOME_DIRECTORY:INTERNAL={after('-S')}\\n"
     if cache.is_file() and home not in cache.read_text():
         print("CMake Error: another source"); sys.exit(1)
+    if "no-such-program" in settings["PYLLAMAKV_PROGRAMS"]:
+        print("CMake Error: no program"); sys.exit(1)
     cache.write_text(home + "".join(f"{k}:STRING={v}\\n" for k, v in settings.items()))
     (work / "settings.json").write_text(json.dumps(settings))
 elif "--build" in words:
@@ -133,6 +137,11 @@ class TestBuild:
         assert driver.build_tool("test-one", progress=QUIET) == one
         assert len(commands) == ran
 
+    def test_a_program_that_is_none_does_not_stay(self, commands: list[list[str]]) -> None:
+        with pytest.raises(BuildError, match="no program"):
+            driver.build_tool("no-such-program", progress=QUIET)
+        assert driver.build_tool("test-one", progress=QUIET).is_file()
+
     def test_a_failing_compiler_installs_nothing(self, commands: list[list[str]], toy: Toy, own_cache: Path) -> None:
         path = toy.patches / "0002-add-second.patch"
         path.write_text(path.read_text().replace("+int second;", "+syntax error"))
@@ -147,8 +156,9 @@ class TestBuild:
         prefix = tmp_path / "mine"
         (prefix / "lib").mkdir(parents=True)
         (prefix / "lib" / "other.so").write_text("stays")
-        for variant in ("patched", "stock"):
-            result = driver.build(Settings(prefix=prefix, variant=variant), progress=QUIET)  # type: ignore[arg-type]
+        variants: tuple[tree.Variant, ...] = ("patched", "stock")
+        for variant in variants:
+            result = driver.build(Settings(prefix=prefix, variant=variant), progress=QUIET)
             assert (result.libdir / "libllama.so").read_text() == variant
         assert (prefix / "lib" / "other.so").read_text() == "stays"
         assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
@@ -229,10 +239,8 @@ class TestCommandLine:
 
 class TestToolchain:
     def which(self, monkeypatch: pytest.MonkeyPatch, *present: str) -> None:
-        monkeypatch.setattr(
-            toolchain.shutil, "which", lambda name, path=None: f"/bin/{name}" if name in present else None
-        )
-        monkeypatch.setattr(toolchain.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/bin/{name}" if name in present else None)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
         monkeypatch.delenv("CXX", raising=False)
 
     def test_no_cmake(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +268,7 @@ class TestToolchain:
             toolchain.find()
 
     def test_compilers_are_the_environments_or_pythons(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(toolchain.sysconfig, "get_config_var", {"CC": "gcc -pthread", "CXX": "ccache g++ -O"}.get)
+        monkeypatch.setattr(sysconfig, "get_config_var", {"CC": "gcc -pthread", "CXX": "ccache g++ -O"}.get)
         monkeypatch.delenv("CC", raising=False)
         self.which(monkeypatch, "gcc", "ccache")
         assert toolchain.compilers() == {"CC": "gcc", "CXX": "ccache g++"}
