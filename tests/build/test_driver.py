@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pyllamakv.build import __main__ as command_line
-from pyllamakv.build import backends, driver, info, toolchain, tree
+from pyllamakv.build import backends, driver, info, process, toolchain, tree
 from pyllamakv.build.process import Progress
 from pyllamakv.build.settings import Settings
 from pyllamakv.errors import BuildError
@@ -72,7 +72,7 @@ def commands(toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[
     script = tmp_path / "cmake.py"
     script.write_text(CMAKE)
     ran: list[list[str]] = []
-    real = driver.run
+    real = process.run
 
     def run(command: list[str], **options: Any) -> str:
         ran.append(command)
