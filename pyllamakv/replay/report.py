@@ -44,8 +44,9 @@ def write_json(results: Sequence[Result], path: Path) -> None:
 
 def how_far(result: Result) -> str:
     """The outcome in a word or two: ``ok``, ``off by 3e-01``, ``NaN``, ``died``."""
-    if result.outcome == "wrong" and result.nmse is not None and math.isfinite(result.nmse):
-        return f"off by {result.nmse:.0e}"
+    far = [check["nmse"] for check in result.checks if not check["ok"] and check["nmse"] is not None]
+    if result.outcome == "wrong" and far:
+        return f"off by {max(far):.0e}"
     return {"nan": "NaN"}.get(result.outcome, result.outcome)
 
 

@@ -88,9 +88,9 @@ class Talk:
         return done
 
     def cut(self, p0: int, p1: int) -> bool:
-        """Removes positions [p0, p1) and moves the rest down: llama.cpp's context shift. Where that is refused:
-        empties the sequence, decodes what is left again."""
-        done = self.window.seq_rm(self.seq, p0, p1)
+        """Removes positions [p0, p1) and moves the rest down: llama.cpp's context shift. Where the memory cannot shift,
+        or refuses: empties the sequence, decodes what is left again."""
+        done = self.window.can_shift() and self.window.seq_rm(self.seq, p0, p1)
         self.ops.append(Cut(p0, p1))
         self.marks = [m if m < p0 else m - (p1 - p0) for m in self.marks if not p0 <= m < p1]
         self.last = None

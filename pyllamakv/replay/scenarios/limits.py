@@ -96,7 +96,8 @@ def unknown_session_kills(stage: Stage) -> None:
 )
 def context_shift_kills(stage: Stage) -> None:
     text = stage.engine.has_text
-    window = stage.open(**({**_SETTINGS, "swa_full": False} if text else {**_SETTINGS, **F32, "n_ctx": 256}))
+    # the window's cache is smaller than the other, and the two cannot be moved alike
+    window = stage.open(**({**_SETTINGS, "n_ctx": 2048, "swa_full": False} if text else {**_SETTINGS, **F32}))
     tokens = stage.engine.tokenize(" ".join(remarks("shift", 2, chars=300)), start=True) if text else stage.tokens(60)
     talk = Talk(window)
     talk.read(tokens)
