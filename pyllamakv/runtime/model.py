@@ -14,6 +14,7 @@ from ..native.status import log_text
 from . import checks
 from .chat_template import ChatTemplate
 from .handle import Handle, Owner
+from .hyperparameters import check_hyperparameters
 from .model_file import check_model_file
 from .quirks import learned_positions
 from .vocabulary import Vocabulary
@@ -77,6 +78,7 @@ class Model(Handle):
             raise ArgumentError(f"progress is {progress!r}; it has to be callable")
         check_model_file(self.path)
         self.library = native.load(library)
+        check_hyperparameters(self.library, self.path)
         ffi, lib = self.library.ffi, self.library.lib
 
         params = lib.llama_model_default_params()
