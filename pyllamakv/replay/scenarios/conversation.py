@@ -15,7 +15,7 @@ _DENSE = "smollm2-135m"
     story="I drop the oldest message before each answer to stay inside the context; after a fork and a save of the "
     "chat the answers dissolve into repetition",
     right="every answer as from the same history in a context that was never forked or saved",
-    models=(_DENSE, "smollm2-moe"),
+    models=(_DENSE,),
     defects=("A1", "A3"),
     seconds=60,
 )
@@ -52,7 +52,7 @@ def dangling_pointer(stage: Stage) -> None:
     "fifteen-turns",
     story="after an evening of edits, cuts and regenerated answers the assistant answers things that I deleted",
     right="each answer as from a chat in which only what is left was ever said",
-    models=("gemma3-270m", _DENSE, "smollm2-moe"),
+    models=("gemma3-270m", _DENSE),
     defects=("A3", "B1"),
     seconds=90,
 )
