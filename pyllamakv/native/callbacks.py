@@ -43,10 +43,10 @@ def captured_log() -> Iterator[list[tuple[int, str]]]:
 def _receive(level: int, text: str) -> None:
     """Put pieces together to lines (upstream prints progress dots bit by bit) and hand them on."""
     if level != _CONT:
-        _captures.level = _LEVELS.get(level, logging.INFO)
         if _captures.open:
             _emit(_captures.open)
             _captures.open = ""
+        _captures.level = _LEVELS.get(level, logging.INFO)
     *lines, _captures.open = (_captures.open + text).split("\n")
     for line in lines:
         _emit(line)

@@ -36,11 +36,11 @@ class Held:
         """Positions of decoded tokens (ascending, as C demands)."""
         first, last = int(positions[0]), int(positions[-1]) + 1
         runs = self._runs[seq]
-        if last - first == len(positions) and (not runs or runs[-1][1] <= first):  # the ordinary case
-            if runs and runs[-1][1] == first:
+        if last - first == len(positions):
+            if runs and runs[-1][1] == first:  # the ordinary case
                 runs[-1] = (runs[-1][0], last)
             else:
-                runs.append((first, last))
+                self._runs[seq] = _merged([*runs, (first, last)])
             return
         self._runs[seq] = _merged(runs + [(int(p), int(p) + 1) for p in np.unique(positions)])
 
