@@ -14,7 +14,7 @@ _SHARED = {"n_ctx": 2048, "n_seq_max": 4, "kv_unified": True, "swa_full": False}
 _QUESTION = "What should I clean first?"
 
 
-def poison(stage: Stage, window: Window, seq: int, at: int, rows: int = 250) -> None:
+def _poison(stage: Stage, window: Window, seq: int, at: int, rows: int = 250) -> None:
     """A request whose embeddings hold NaN (a broken image encoder, an overflow in half precision).
 
     It is longer than what comes after it, which otherwise might overwrite all of its cells. A library that refuses it
@@ -30,7 +30,7 @@ def _other_users_request(stage: Stage, *, flash_attn: bool) -> None:
     healthy = Talk(window, 0)
     healthy.listen(notes[:1])
     stage.step("another user's request holds NaN; it is removed")
-    poison(stage, window, 1, 0)
+    _poison(stage, window, 1, 0)
     window.seq_rm(1, -1, -1)
     before, got = healthy.turn(notes[1], 12)
     stage.compare("the healthy user's next answer", window, before, got)
@@ -75,7 +75,7 @@ def failed_message_spoils(stage: Stage) -> None:
     talk = Talk(window)
     talk.listen(remarks("failed", 1))
     stage.step("a message that holds NaN, removed again")
-    poison(stage, window, 0, talk.at)
+    _poison(stage, window, 0, talk.at)
     talk.rewind(talk.at)
     before, got = talk.turn(_QUESTION, 16)
     stage.compare("the next answer", window, before, got)
@@ -95,7 +95,7 @@ def moe_repetition(stage: Stage) -> None:
     talk = Talk(window, 0)
     talk.listen(remarks("moe", 1))
     stage.step("another user's request holds NaN; it is removed")
-    poison(stage, window, 1, 0)
+    _poison(stage, window, 1, 0)
     window.seq_rm(1, -1, -1)
     talk.message("user", "Tell me what a feed pump is for.", prompt=True)
     before, got = list(talk.ops), talk.answer(40, through=True)
@@ -122,7 +122,7 @@ def fresh_chat_is_broken(stage: Stage) -> None:
     window = stage.open(**F32, n_ctx=256, n_seq_max=2, kv_unified=True)
     stage.step("a request that holds NaN, in both sequences; they are removed")
     for seq in (0, 1):
-        poison(stage, window, seq, 0, 8)
+        _poison(stage, window, seq, 0, 8)
     for seq in (0, 1):
         window.seq_rm(seq, -1, -1)
     for seq in (0, 1):
