@@ -83,6 +83,9 @@ class Context(Handle):
         #: Tokens that one llama_decode takes: attention that looks ahead cannot be cut into pieces.
         self._piece = self.n_batch if self._lib.llama_get_causal_attn(ctx) else min(self.n_batch, self.n_ubatch)
         self._embeds = bool(params.embeddings)
+        self._pools = self._embeds and self.pooling != _POOLING_NONE
+        if self._pools:  # upstream pools one micro-batch at a time
+            self._piece = min(self._piece, self.n_ubatch)
         self._held = Held(self.n_seq_max)
         self._batch = Batch(self._ffi, self.n_batch, 4 if "mrope" in model.rope_type else 1)
         self._n_outputs = 0
@@ -169,6 +172,8 @@ class Context(Handle):
         """
         with self._locked() as ctx:
             prepared = self._prepare(entries)
+            if self._pools or not self._lib.llama_get_causal_attn(ctx):
+                self._fits(ctx, [len(entry.tokens) for entry in prepared])
             rows: list[list[Floats]] = [[] for _ in prepared]
             for piece in _cut(prepared, self._piece, one_sequence_batches(self.model.architecture)):
                 self._batch.clear()
@@ -230,6 +235,8 @@ class Context(Handle):
 
         Raises:
             RefusedError: the context has no embeddings or no pooling, or the sequence was not in the last decode.
+
+        All tokens that are pooled have to be in one decode, and in one ``n_ubatch``; decode refuses others.
         """
         with self._locked() as ctx:
             seq = self._seq(seq)
@@ -321,10 +328,7 @@ class Context(Handle):
         self, ctx: Any, fill: Callable[..., None], values: Any, positions: Any, seq: int, output: int
     ) -> Floats | None:
         n = len(values)
-        if n > self._piece and not self._lib.llama_get_causal_attn(ctx):
-            raise ArgumentError(
-                f"{n} tokens, but without causal attention all must fit one n_ubatch, which is {self._piece}"
-            )
+        self._fits(ctx, [n])
         rows = np.empty((n, self.model.n_vocab), np.float32) if output == 2 else None
         for a in range(0, n, self._piece):
             b = min(n, a + self._piece)
@@ -338,6 +342,19 @@ class Context(Handle):
                 else:
                     rows[a:b] = piece
         return self._last(ctx) if output == 1 else rows
+
+    def _fits(self, ctx: Any, lengths: Sequence[int]) -> None:
+        """Refuse what would be cut into micro-batches although it has to be seen at once."""
+        total = sum(lengths)
+        causal = self._lib.llama_get_causal_attn(ctx)
+        if total > self._piece and (self._pools or not causal):
+            why = "pooled embeddings need" if causal else "attention that looks ahead needs"
+            raise ArgumentError(f"{total} tokens, but {why} all of them in one n_ubatch, which is {self._piece}")
+        if self._pools and not self.kv_unified and len(set(lengths)) > 1:
+            raise ArgumentError(
+                f"sequences of {sorted(set(lengths))} tokens are cut into micro-batches of equal parts, and only the "
+                "last would be pooled; use kv_unified=True, or decode one sequence at a time"
+            )
 
     def _run(self, ctx: Any, seqs: Sequence[int], *, encode: bool = False) -> None:
         """One llama_decode of the batch; on failure the books follow what the library kept."""

@@ -152,7 +152,7 @@ class Sampler(Handle):
         """Allow only what a GBNF grammar can still become.
 
         Raises:
-            ArgumentError: it does not parse; with the library's own words.
+            ArgumentError: it does not parse; upstream writes where to standard error.
         """
         raw, root_raw = checks.as_text(text, "the grammar"), checks.as_text(root, "root")
         if not raw.strip() or not root_raw:
@@ -164,7 +164,8 @@ class Sampler(Handle):
         with native.captured_log() as lines:
             made = self._lib.llama_sampler_init_grammar(self._vocabulary(), raw, root_raw)
         if made == self._ffi.NULL:
-            raise ArgumentError(f"the grammar does not parse: {log_text(lines) or f'is there a rule {root!r}?'}")
+            said = log_text(lines) or f"is there a rule {root!r}?"
+            raise ArgumentError(f"the grammar does not parse: {said} (the library writes where to standard error)")
         place = len(self._steps)
         self._add("grammar", made)
         self._grammars.append(place)

@@ -32,6 +32,21 @@ def smollm2(smollm2_path: Path) -> Iterator[kv.Model]:
         yield model
 
 
+@pytest.fixture(scope="session")
+def tiny(zoo: Path) -> Iterator[kv.Model]:
+    """A llama of a few thousand weights, all f32: for what has to be exact whatever the batch split."""
+    with kv.Model(zoo / "llama-dense.gguf") as model:
+        yield model
+
+
+@pytest.fixture
+def exact(tiny: kv.Model) -> Iterator[kv.Context]:
+    with tiny.context(
+        n_ctx=512, n_batch=64, n_seq_max=4, kv_unified=True, type_k="f32", type_v="f32", flash_attn=False
+    ) as context:
+        yield context
+
+
 @pytest.fixture
 def ctx(smollm2: kv.Model) -> Iterator[kv.Context]:
     with smollm2.context(n_ctx=512, n_batch=64, n_seq_max=4, kv_unified=True) as context:

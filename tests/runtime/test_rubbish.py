@@ -272,7 +272,7 @@ MODEL_STEPS = [
         st.just(("model", f".{name}", [], {}))
         for name in ("metadata", "architecture", "description", "size", "n_params", "n_cls_out", "chat_template", "bos")
     ),
-    *(st.just(("model", f".{name}", [], {})) for name in ("eos", "eot", "closed", "position_limit")),
+    *(st.just(("model", f".{name}", [], {})) for name in ("eos", "eot", "closed", "position_limit", "partial_rotary")),
 ]
 CONTEXT_STEPS = [
     call("context", "decode", TOKENS, seq=SEQ, pos=POS, logits=LOGITS),
