@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Batch", "Entry"]
+__all__ = ["Batch", "Entry", "Prepared", "cut"]
 
 
 @dataclass(frozen=True)
@@ -139,3 +139,30 @@ class Batch:
             self._shared.clear()
             self._n_seq[:] = 1
             self._seq_ptr[:] = self._own_seq
+
+
+class Prepared(NamedTuple):
+    """An Entry with everything checked."""
+
+    tokens: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    seqs: list[int]
+    output: npt.NDArray[np.int8]
+    last: bool
+
+
+def cut(prepared: Sequence[Prepared], room: int, apart: bool) -> Iterator[list[tuple[int, int, int]]]:
+    """Pieces of at most ``room`` tokens, and of one entry each where they have to be ``apart``: (entry, from, to)."""
+    piece: list[tuple[int, int, int]] = []
+    free = room
+    for i, entry in enumerate(prepared):
+        at = 0
+        while at < len(entry.tokens):
+            take = min(free, len(entry.tokens) - at)
+            piece.append((i, at, at + take))
+            at, free = at + take, free - take
+            if not free or (apart and at == len(entry.tokens)):
+                yield piece
+                piece, free = [], room
+    if piece:
+        yield piece

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from .. import native
 from ..errors import ArgumentError, MemoryFullError, RefusedError
 from ..native.status import decode_error, log_text
 from . import checks
-from .batch import Batch, Entry
+from .batch import Batch, Entry, Prepared, cut
 from .handle import Handle, Owner
 from .held import Held
 from .memory import Memory
@@ -175,7 +175,7 @@ class Context(Handle):
             if self._pools or not self._lib.llama_get_causal_attn(ctx):
                 self._fits(ctx, [len(entry.tokens) for entry in prepared])
             rows: list[list[Floats]] = [[] for _ in prepared]
-            for piece in _cut(prepared, self._piece, one_sequence_batches(self.model.architecture)):
+            for piece in cut(prepared, self._piece, one_sequence_batches(self.model.architecture)):
                 self._batch.clear()
                 for i, a, b in piece:
                     entry = prepared[i]
@@ -299,14 +299,14 @@ class Context(Handle):
             )
         return positions
 
-    def _prepare(self, entries: Iterable[Entry]) -> list[_Prepared]:
+    def _prepare(self, entries: Iterable[Entry]) -> list[Prepared]:
         try:
             listed = list(entries)
         except TypeError:
             raise ArgumentError(f"entries is {entries!r}; it has to be a list of Entry") from None
         if not listed:
             raise ArgumentError("entries is empty; at least one Entry is needed")
-        prepared: list[_Prepared] = []
+        prepared: list[Prepared] = []
         after: dict[int, int] = {}
         for entry in listed:
             if not isinstance(entry, Entry):
@@ -321,7 +321,7 @@ class Context(Handle):
             after.update(dict.fromkeys(seqs, int(positions[-1]) + 1))
             output = np.full(len(tokens), wanted == 2, np.int8)
             output[-1] = wanted != 0
-            prepared.append(_Prepared(tokens, positions, seqs, output, wanted == 1))
+            prepared.append(Prepared(tokens, positions, seqs, output, wanted == 1))
         return prepared
 
     def _pieces(
@@ -390,30 +390,3 @@ class Context(Handle):
 
     def _floats(self, pointer: Any, n: int) -> Floats:
         return np.frombuffer(self._ffi.buffer(pointer, 4 * n), dtype=np.float32)
-
-
-class _Prepared(NamedTuple):
-    """An Entry with everything checked."""
-
-    tokens: npt.NDArray[np.int32]
-    positions: npt.NDArray[np.int32]
-    seqs: list[int]
-    output: npt.NDArray[np.int8]
-    last: bool
-
-
-def _cut(prepared: Sequence[_Prepared], room: int, apart: bool) -> Iterator[list[tuple[int, int, int]]]:
-    """Pieces of at most ``room`` tokens, and of one entry each where they have to be ``apart``: (entry, from, to)."""
-    piece: list[tuple[int, int, int]] = []
-    free = room
-    for i, entry in enumerate(prepared):
-        at = 0
-        while at < len(entry.tokens):
-            take = min(free, len(entry.tokens) - at)
-            piece.append((i, at, at + take))
-            at, free = at + take, free - take
-            if not free or (apart and at == len(entry.tokens)):
-                yield piece
-                piece, free = [], room
-    if piece:
-        yield piece
