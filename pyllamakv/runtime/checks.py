@@ -94,14 +94,16 @@ def as_range(p0: Any, p1: Any) -> tuple[int, int]:
     return start, end
 
 
-def as_tokens(ids: Any, n_vocab: int) -> Int32Array:
-    """Token ids as int32 [n], every one in [0, n_vocab). A single integer is one token."""
+def as_tokens(ids: Any, n_vocab: int, *, empty: bool = False) -> Int32Array:
+    """Token ids as int32 [n], every one in [0, n_vocab). A single integer is one token; none only where ``empty``."""
     if type(ids) is int:
         if not 0 <= ids < n_vocab:
             raise ArgumentError(f"token {_shown(ids)} is not in the vocabulary, which has ids from 0 to {n_vocab - 1}")
         return np.array([ids], dtype=np.int32)
     array = _integer_array(ids, "ids")
     if array.size == 0:
+        if empty:
+            return array
         raise ArgumentError("ids is empty; at least one token is needed")
     low, high = int(array.min()), int(array.max())
     if low < 0 or high >= n_vocab:

@@ -89,9 +89,9 @@ class Vocabulary:
         """See ``Model.detokenize``."""
         self._need()
         flags = checks.as_bool(remove_special, "remove_special"), checks.as_bool(unparse_special, "unparse_special")
-        if hasattr(ids, "__len__") and len(ids) == 0:
+        tokens = np.ascontiguousarray(checks.as_tokens(ids, self.n_tokens, empty=True))
+        if not len(tokens):
             return b""
-        tokens = np.ascontiguousarray(checks.as_tokens(ids, self.n_tokens))
         lib, ffi = self._library.lib, self._library.ffi
         source = ffi.from_buffer("llama_token[]", tokens)
         room = 8 * len(tokens) + 64

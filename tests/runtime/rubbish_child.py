@@ -11,12 +11,19 @@ import os
 import pickle
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import pyllamakv as kv
 
+# What would be too long to print.
+LARGE: dict[str, Callable[[int], str]] = {
+    "@long": lambda n: "a" * n,
+    "@nested": lambda n: "root ::= " + "(" * n + '"a"' + ")" * n,
+    "@rules": lambda n: "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(n)) + f'\nr{n} ::= "a"',
+}
 CONTEXT = {"n_ctx": 256, "n_batch": 32, "n_seq_max": 3, "n_threads": 1}
 
 
@@ -31,6 +38,8 @@ def special(value: Any) -> Any:
             return lambda: 1 / 0
         if value[1] == "object":
             return object()
+    if isinstance(value, tuple) and len(value) == 2 and value[0] in LARGE:
+        return LARGE[value[0]](value[1])
     if isinstance(value, tuple) and len(value) == 5 and value[0] == "@entry":
         return kv.Entry(*map(special, value[1:]))
     return [special(v) for v in value] if isinstance(value, list) else value
@@ -70,7 +79,7 @@ def step(objects: Objects, target: str, method: str, args: list[Any], keywords: 
         elif target == "new":
             result = getattr(kv, method)(*args, **keywords)
             result.close()
-        elif method == "sample" and args == ["context"]:
+        elif method == "sample" and len(args) == 1 and isinstance(args[0], str) and args[0] == "context":
             result = objects["sampler"].sample(objects["context"])
         elif method.startswith("="):
             setattr(objects[target], method[1:], args[0] if args else None)
