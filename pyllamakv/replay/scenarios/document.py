@@ -56,7 +56,7 @@ def second_document(stage: Stage) -> None:
     "manual-23-pages",
     story="I fed it a manual of 23 pages block by block, dropped the first turns, the app saved the chat: now it raves",
     right="the same answers as a chat that kept running; page 12 is still known",
-    models=("smollm2-135m",),
+    models=("smollm2-135m", "smollm2-moe"),
     defects=("A3",),
     seconds=120,
     limit=600,
