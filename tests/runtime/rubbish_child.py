@@ -50,6 +50,7 @@ class Objects:
 
     def __init__(self, model: kv.Model, options: dict[str, Any]) -> None:
         self.model = model
+        self.decoded = options.pop("decoded", False)  # whether sequences 0 and 1 hold something from the start
         self.options = options
         self.context: Any = None
         self.sampler: Any = None
@@ -57,6 +58,9 @@ class Objects:
     def __getitem__(self, target: str) -> Any:
         if target in ("context", "memory") and self.context is None:
             self.context = self.model.context(**{**CONTEXT, **self.options})
+            if self.decoded:
+                self.context.decode(list(range(12)))
+                self.context.decode(list(range(5)), seq=1)
         if target == "sampler" and self.sampler is None:
             self.sampler = kv.Sampler(self.model)
         return self.context.memory if target == "memory" else getattr(self, target)
