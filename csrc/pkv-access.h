@@ -17,5 +17,4 @@ struct pkv_access {
 
     static uint32_t         n_swa   (const llama_kv_cache & kv) { return kv.n_swa; }
     static llama_swa_type   swa_type(const llama_kv_cache & kv) { return kv.swa_type; }
-    static const llama_hparams & hparams(const llama_kv_cache & kv) { return kv.hparams; }
 };

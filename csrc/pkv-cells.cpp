@@ -1,6 +1,7 @@
 #include "pkv-cells.h"
 
 #include "pkv-access.h"
+#include "pkv-shards.h"
 #include "pkv-tensor.h"
 
 #include <algorithm>
@@ -54,11 +55,6 @@ bool pkv_crosses_streams(llama_kv_cache & kv, llama_seq_id src, llama_seq_id dst
     return !pkv_access::borrowed(kv) && strm[src] != strm[dst];
 }
 
-static void normalize(llama_pos & p0, llama_pos & p1) {
-    p0 = p0 < 0 ? 0 : p0;
-    p1 = p1 < 0 ? std::numeric_limits<llama_pos>::max() : p1;
-}
-
 static std::vector<uint32_t> cells_in(const llama_kv_cells & cells, llama_seq_id seq, llama_pos p0, llama_pos p1) {
     const auto & set = cells.seq_pos_get(seq);
 
@@ -79,7 +75,7 @@ uint32_t pkv_copy_need(llama_kv_cache & kv, llama_seq_id src, llama_seq_id dst, 
     if (!pkv_crosses_streams(kv, src, dst)) {
         return 0;
     }
-    normalize(p0, p1);
+    pkv_close_range(p0, p1);
 
     return cells_in(kv.get_cells(src), src, p0, p1).size();
 }
@@ -88,7 +84,7 @@ uint32_t pkv_copy_room(llama_kv_cache & kv, llama_seq_id src, llama_seq_id dst, 
     if (!pkv_crosses_streams(kv, src, dst)) {
         return 0;
     }
-    normalize(p0, p1);
+    pkv_close_range(p0, p1);
 
     const auto & to = kv.get_cells(dst);
     const bool whole = covers(kv.get_cells(src), src, p0, p1);
@@ -127,7 +123,7 @@ static std::vector<uint32_t> place(const llama_kv_cells & cells, const std::vect
 }
 
 bool pkv_copy_cells(llama_kv_cache & kv, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1) {
-    normalize(p0, p1);
+    pkv_close_range(p0, p1);
 
     if (pkv_copy_need(kv, src, dst, p0, p1) > pkv_copy_room(kv, src, dst, p0, p1)) {
         return false;

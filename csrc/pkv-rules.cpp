@@ -15,12 +15,6 @@
 
 static const llama_pos POS_END = std::numeric_limits<llama_pos>::max();
 
-// upstream's convention for open ends
-static void normalize(llama_pos & p0, llama_pos & p1) {
-    p0 = p0 < 0 ? 0 : p0;
-    p1 = p1 < 0 ? POS_END : p1;
-}
-
 static bool is_whole(llama_pos p0, llama_pos p1, llama_pos pos_min, llama_pos pos_max) {
     return p0 <= pos_min && p1 > pos_max;
 }
@@ -145,7 +139,7 @@ static bool may_remove_state(const llama_memory_recurrent & rs, llama_seq_id seq
 //
 
 bool pkv_may_remove(llama_memory_i & mem, llama_seq_id seq, llama_pos p0, llama_pos p1, bool strict) {
-    normalize(p0, p1);
+    pkv_close_range(p0, p1);
 
     pkv_shards shards(mem);
 
@@ -172,7 +166,7 @@ bool pkv_may_remove(llama_memory_i & mem, llama_seq_id seq, llama_pos p0, llama_
 }
 
 bool pkv_may_copy(llama_memory_i & mem, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1, bool strict) {
-    normalize(p0, p1);
+    pkv_close_range(p0, p1);
 
     if (src == dst) {
         return true;

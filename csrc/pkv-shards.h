@@ -5,6 +5,7 @@
 #include "llama.h"
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 struct llama_memory_i;
@@ -17,6 +18,12 @@ struct pkv_window {
     llama_kv_cache * full;
     llama_kv_cache * swa;
 };
+
+// llama.h's convention for open ends, as a range with two ends: p0 < 0 is the start, p1 < 0 is everything above.
+inline void pkv_close_range(llama_pos & p0, llama_pos & p1) {
+    p0 = p0 < 0 ? 0 : p0;
+    p1 = p1 < 0 ? std::numeric_limits<llama_pos>::max() : p1;
+}
 
 struct pkv_shards {
     std::vector<llama_kv_cache *> kv;      // attention caches whose rows are owned through cells
