@@ -19,7 +19,13 @@ from .backends import BACKENDS
 from .toolchain import compilers
 from .tree import Variant
 
-__all__ = ["Settings", "add_arguments", "from_arguments", "from_environment"]
+__all__ = ["Settings", "add_arguments", "from_arguments", "from_environment", "processors"]
+
+
+def processors() -> int:
+    """How many processors this process may use; a container may hold fewer than the machine has."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _setting(default: Any, help_text: str, *, flag: str = "", environment: bool = True, **extra: Any) -> Any:
@@ -65,10 +71,7 @@ class Settings:
     @property
     def build_jobs(self) -> int:
         """How many compilers to run: ``jobs``, or as many as this process may use processors."""
-        if self.jobs:
-            return self.jobs
-        affinity = getattr(os, "sched_getaffinity", None)  # a container may hold fewer than the machine has
-        return len(affinity(0)) if affinity else os.cpu_count() or 1
+        return self.jobs or processors()
 
     def folder_name(self, pin: str) -> str:
         """Name of the work folder: platform, backend, pin and a hash of what else changes an object.

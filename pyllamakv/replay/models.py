@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -85,8 +84,7 @@ def zoo(folder: Path | None = None, *, report: Report | None = None) -> Path:
     with _locked(target):
         if folder is None and target.is_dir():
             return target
-        override = os.environ.get("PYLLAMAKV_ZOO_TOOL")
-        tool = Path(override) if override else driver.build_tool("test-llama-archs")
+        tool = driver.build_tool("test-llama-archs")
         say("generating the zoo", 0, 0)
         if folder is None:
             with atomic_folder(target) as temporary:

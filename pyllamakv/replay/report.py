@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["SCHEMA", "html", "table", "to_json", "write_html", "write_json"]
+__all__ = ["SCHEMA", "how_far", "html", "table", "to_json", "write_html", "write_json"]
 
 SCHEMA = 1
 
@@ -31,9 +31,13 @@ def to_json(results: Sequence[Result]) -> dict[str, Any]:
     """``{"schema", "machine", "results": [{scenario, model, library, outcome, detail, nmse, …}]}``."""
     return {
         "schema": SCHEMA,
-        "machine": f"{platform.system()} {platform.machine()}",
+        "machine": _machine(),
         "results": [asdict(result) for result in results],
     }
+
+
+def _machine() -> str:
+    return f"{platform.system()} {platform.machine()}"
 
 
 def write_json(results: Sequence[Result], path: Path) -> None:
@@ -102,7 +106,7 @@ def html(results: Sequence[Result]) -> str:
         stories=[story for story in stories if story["runs"]],
         libraries=libraries,
         how_far=how_far,
-        machine=f"{platform.system()} {platform.machine()}",
+        machine=_machine(),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pyllamakv.build.settings import processors
 
 from . import models
 from .scenario import Scenario, find
@@ -87,7 +88,7 @@ def run(
         if done is not None:
             done(result)
 
-    with ThreadPoolExecutor(jobs or _cores()) as pool:
+    with ThreadPoolExecutor(jobs or processors()) as pool:
         list(pool.map(play, todo))
     return [results[s.name, m] for s in find(names) for m in s.models]
 
@@ -96,10 +97,6 @@ def _models_of(todo: Sequence[tuple[Scenario, str]]) -> list[str]:
     # the MoE model with equal experts is compared with the dense one
     names = {model for _, model in todo}
     return sorted(names | {"smollm2-135m"} if any("moe" in name for name in names) else names)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _play(scenario: Scenario, model: str, library: Path, label: str, paths: dict[str, Path]) -> Result:

@@ -23,6 +23,7 @@ __all__ = [
     "as_range",
     "as_text",
     "as_tokens",
+    "as_utf8",
 ]
 
 INT32_MAX = 2**31 - 1
@@ -69,13 +70,18 @@ def as_text(value: Any, name: str) -> bytes:
     """A string as UTF-8, without NUL characters (C would stop there)."""
     if not isinstance(value, str):
         raise ArgumentError(f"{name} is {_shown(value)}; it has to be a str")
-    try:
-        encoded = value.encode("utf-8")
-    except UnicodeEncodeError as err:
-        raise ArgumentError(f"{name} has a lone surrogate at character {err.start}; it has to be valid text") from None
+    encoded = as_utf8(value, name)
     if b"\0" in encoded:
         raise ArgumentError(f"{name} has a NUL character at byte {encoded.index(0)}; C strings cannot hold one")
     return encoded
+
+
+def as_utf8(value: str, name: str) -> bytes:
+    """Text as UTF-8, NUL characters and all."""
+    try:
+        return value.encode("utf-8")
+    except UnicodeEncodeError as err:
+        raise ArgumentError(f"{name} has a lone surrogate at character {err.start}; it has to be valid text") from None
 
 
 def as_choice(value: Any, name: str, choices: Sequence[str]) -> str:

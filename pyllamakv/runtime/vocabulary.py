@@ -66,10 +66,7 @@ class Vocabulary:
         self._need()
         if not isinstance(text, str):
             raise ArgumentError(f"text is of type {type(text).__name__}; it has to be a str")
-        try:
-            raw = text.encode("utf-8")
-        except UnicodeEncodeError as err:
-            raise ArgumentError(f"text has a lone surrogate at character {err.start}; it must be valid text") from None
+        raw = checks.as_utf8(text, "text")
         if len(raw) > checks.INT32_MAX - 256:
             raise ArgumentError(f"text has {len(raw)} bytes; the library takes less than 2 GiB at a time")
         special = checks.as_bool(add_special, "add_special"), checks.as_bool(parse_special, "parse_special")
