@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import ArgumentError, PyllamakvError
-from . import digest, pin, series
+from . import digest, pin, series, upstream_tests
 from .checkout import apply_checkout
 from .driver import build
 from .home import patches_dir
@@ -21,7 +21,7 @@ from .process import Progress
 from .refresh import edit, refresh, refresh_all
 from .settings import add_arguments, from_arguments, from_environment
 from .source import obtain
-from .tree import prepare
+from .tree import Variant, prepare
 
 __all__ = ["main"]
 
@@ -65,6 +65,13 @@ def _parser() -> argparse.ArgumentParser:
     sub = add("tree", _tree, "write the source tree that would be built, and no more")
     sub.add_argument("folder", type=Path, metavar="DIR", help="the tree becomes DIR/tree/llama.cpp")
     sub.add_argument("--stock", action="store_true", help="without the series")
+
+    sub = add("upstream-tests", _upstream_tests, "build llama.cpp's own tests of memory and models, and run them")
+    sub.add_argument("names", nargs="*", metavar="NAME", help="any part of a test's name (default: all)")
+    sub.add_argument("--stock", action="store_true", help="on the pinned llama.cpp as it is")
+    sub.add_argument("--model", type=Path, metavar="FILE", help="a small GGUF model with a vocabulary")
+    sub.add_argument("--zoo", type=Path, metavar="DIR", help="one model per architecture (default: made)")
+    sub.add_argument("--list", action="store_true", help="say what there is, and no more")
 
     add("check", _check, "see that the series is well-formed and applies (for maintainers)")
 
@@ -120,6 +127,23 @@ def _tree(options: argparse.Namespace) -> int:
     root = prepare(options.folder, from_environment().source, "stock" if options.stock else "patched", report=_say)
     print(root)
     return 0
+
+
+def _upstream_tests(options: argparse.Namespace) -> int:
+    tests = upstream_tests.choose(options.names)
+    if options.list:
+        print("\n".join(f"{test.name}: {test.about}" for test in tests))
+        return 0
+    variant: Variant = "stock" if options.stock else "patched"
+    findings = upstream_tests.run_all(
+        tests,
+        variant,
+        model=options.model,
+        zoo=options.zoo,
+        done=lambda finding: _say(f"{finding.test.name}: {'ok' if finding.asked.passed else finding.asked.why}"),
+    )
+    print(upstream_tests.table(findings, variant))
+    return 1 if any(finding.counts for finding in findings) else 0
 
 
 def _check(options: argparse.Namespace) -> int:
