@@ -14,6 +14,7 @@ from pyllamakv.errors import DecodeError
 from ..engine import Engine, Logits, Window
 from ..oracle import BOUND, nmse
 from .outcome import NonFinite, NotApplicable, Wrong
+from .probe import Probe
 from .settings import Setting
 
 __all__ = ["NEEDS", "PARAMS", "TAIL", "Case", "Facts", "Reads", "Trace", "facts_of"]
@@ -83,14 +84,14 @@ class Case:
         #: Largest error seen.
         self.error: float | None = None
 
-    def open(self, **over: Any) -> Window:
+    def open(self, **over: Any) -> Probe:
         """A fresh context with the setting, and ``over`` over it.
 
         Raises:
             NotApplicable: the library makes none.
         """
         try:
-            return self.engine.open(**{**PARAMS, **self.setting.params(), **over})
+            return Probe(self.engine, {**PARAMS, **self.setting.params(), **over})
         except DecodeError as error:
             raise NotApplicable(f"no context: {error}") from error
 

@@ -11,9 +11,9 @@ import numpy as np
 from pyllamakv.errors import StateError
 from pyllamakv.native import captured_log
 
-from ..engine import Window
 from .case import TAIL, Case, Reads
 from .outcome import NotApplicable, Refused, Wrong
+from .probe import Probe
 
 __all__ = ["Subject", "cut", "size"]
 
@@ -44,7 +44,7 @@ class Subject:
     def __init__(self, case: Case, **over: Any) -> None:
         self.case = case
         self.over = over
-        self.window: Window = case.open(**over)
+        self.window: Probe = case.open(**over)
         self.reads: dict[int, Reads] = {}
         #: Whether cells may lie elsewhere than in a fresh context.
         self.placed = True
@@ -153,6 +153,18 @@ class Subject:
         if code:
             raise NotApplicable(f"embeddings cannot be decoded: llama_decode returned {code}")
         self.reads[seq] = (*self.reads.get(seq, ()), (-1,) * count)
+
+    def refusable(self, call: Callable[[], Any], what: str) -> Any:
+        """A call whose falsehood is a refusal."""
+        value = self._call(call)
+        if not value:
+            self.refused(what)
+        return value
+
+    def unchanged(self, what: str) -> None:
+        """Every sequence is what it must be."""
+        for seq in [*self.reads]:
+            self.check(seq, what)
 
     # refusals
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyllamakv.errors import DecodeError, StateError
 
-from ..case import Case
-from ..outcome import Wrong
+from ..case import PARAMS, Case
+from ..outcome import NotApplicable, Refused, Wrong
 from ..registry import prop
 from ..subject import Subject
 
@@ -36,6 +38,47 @@ def more_sequences_than_batch(case: Case) -> None:
     raise Wrong("a context of 8 sequences was made with n_batch 4")
 
 
+_IMPOSSIBLE: tuple[dict[str, Any], ...] = (
+    {"n_seq_max": 0},
+    {"n_seq_max": 100_000},
+    {"n_batch": 0},
+    {"n_ubatch": 0},
+    {"n_batch": 64, "n_ubatch": 512},
+    {"n_batch": 3, "n_ubatch": 3, "n_seq_max": 4},
+    {"n_ctx": 1, "n_seq_max": 2},
+    {"type_v": 8, "flash_attn": False},
+    {"type_k": 30, "type_v": 30},
+    {"type_k": 26},
+    {"type_k": 9},
+)
+
+
+@prop(
+    "impossible-contexts",
+    "Impossible sizes and types give no context, or one that works.",
+    defects=("D2",),
+    needs=("no-memory", "once"),
+)
+def impossible_contexts(case: Case) -> None:
+    for over in _IMPOSSIBLE:
+        try:
+            window = case.engine.open(**{**PARAMS, **case.setting.params(), **over})
+        except DecodeError:
+            continue
+        with window:
+            window.try_decode((5,), 0)
+
+
+@prop("three-sequences", "A context for three sequences works.", needs=("no-memory",))
+def three_sequences(case: Case) -> None:
+    if not case.facts.memory:
+        raise NotApplicable("the model has no memory")
+    subject = Subject(case, n_seq_max=3)
+    for seq in range(3):
+        subject.read(seq, case.tokens(50, 1 + seq))
+    subject.unchanged("one of three sequences")
+
+
 @prop("foreign-sequence-ids", "Calls with sequence ids that do not exist do nothing.", defects=("D3",))
 def foreign_sequence_ids(case: Case) -> None:
     subject = Subject(case)
@@ -53,9 +96,74 @@ def foreign_sequence_ids(case: Case) -> None:
         window.save(seq)
         if seq >= 0:  # a negative id means every sequence
             window.seq_rm(seq, -1, -1)
+        if window.try_decode((5,), 0, seq) == 0:
+            raise Wrong(f"a token was decoded for sequence {seq}")
         try:
             window.load(seq, blob)
         except StateError:
             continue
         raise Wrong(f"a state was restored into sequence {seq}")
     subject.check(0, "after calls with ids that do not exist")
+
+
+@prop("invalid-batches", "Batches with impossible tokens or positions are errors and change nothing.", defects=("D7",))
+def invalid_batches(case: Case) -> None:
+    subject = Subject(case)
+    subject.read(0, case.tokens(30))
+    vocab = case.engine.n_vocab
+    for tokens, pos in (((-1,), 30), ((vocab,), 30), ((2**31 - 1,), 30), ((5,), 12), ((), 30), ((5,), -7)):
+        if subject.window.try_decode(tokens, pos) == 0 if tokens else False:
+            raise Wrong(f"tokens {tokens} at {pos} were decoded behind 30 tokens")
+        subject.holds_positions(0, f"after tokens {tokens} at {pos}")
+    subject.check(0, "after invalid batches")
+
+
+@prop(
+    "beyond-the-table",
+    "Positions beyond a learned table are an error and change nothing.",
+    defects=("D7",),
+    needs=("learned",),
+)
+def beyond_the_table(case: Case) -> None:
+    subject = Subject(case)
+    start, train = 0, case.facts.n_ctx_train
+    while start < train - 20:
+        count = min(100, train - 20 - start)
+        subject.read(0, case.tokens(count, start))
+        start += count
+    code = subject.window.try_decode(case.tokens(40, 9), start)
+    if code == 0:
+        raise Wrong(f"position {start + 39} was decoded with a table of {train}")
+    subject.check(0, "after positions beyond the table")
+
+
+@prop(
+    "shift-beyond-the-table",
+    "A shift beyond a learned table is an error, at the latest when decoding.",
+    defects=("D7",),
+    needs=("learned",),
+)
+def shift_beyond_the_table(case: Case) -> None:
+    subject = Subject(case)
+    subject.read(0, case.tokens(30))
+    subject.window.seq_add(0, 0, -1, case.facts.n_ctx_train)
+    low, high = subject.window.positions(0)
+    if (low, high) == (0, 29):
+        subject.refused(f"llama_memory_seq_add(0, 0, -1, {case.facts.n_ctx_train})")
+    if subject.window.try_decode((5,), high + 1) == 0:
+        raise Wrong(f"position {high + 1} was decoded with a table of {case.facts.n_ctx_train}")
+
+
+@prop(
+    "memory-full", "A batch that finds no room is an error and changes nothing.", defects=("E4",), needs=("attention",)
+)
+def memory_full(case: Case) -> None:
+    subject = Subject(case, n_ctx=512, n_batch=512)
+    subject.read(0, case.tokens(100))
+    subject.read(1, case.tokens(100, 2))
+    code = subject.window.try_decode(case.tokens(420, 3), 100)
+    if code == 0:
+        raise NotApplicable("there is room for it, or a window makes it")
+    subject.unchanged(f"after llama_decode returned {code}")
+    if code != 1:
+        raise Refused(f"llama_decode returned {code} where 1 means no room")
