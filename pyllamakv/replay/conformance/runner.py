@@ -19,8 +19,8 @@ from pyllamakv.errors import ArgumentError, LibraryMismatchError, LibraryNotFoun
 
 from .outcome import Result
 from .registry import find
-from .settings import Setting
-from .worker import Job
+from .settings import Setting, parse
+from .worker import Job, differing
 
 __all__ = ["Run", "models_in", "run"]
 
@@ -128,26 +128,36 @@ def _forking(job: Job, properties: Sequence[str], out: Run) -> list[Result]:
 
 def _one_by_one(job: Job, properties: Sequence[str], out: Run) -> list[Result]:
     """A process a check: where nothing forks."""
-    results: list[Result] = []
-    seen: set[tuple[str, str]] = set()
+    results: dict[tuple[str, str, str], Result] = {}
     for setting in job.settings:
         for name in properties:
-            single = Job(job.library, job.label, job.model, (name,), (setting,), job.limit, fork=False)
-            wait = (job.limit or find([name])[0].limit) + 30  # loading is not the check's
-            events, code, said = _worker(single, wait)
-            found = _read(events, single, out)
-            if not found:
-                told = next((event["error"] for event in events if "error" in event), "")
-                how = f"no end after {wait:g} s" if code is None else _how(code)
-                last = f": {said.splitlines()[-1]}" if said else ""
-                found = [
-                    Result(name, job.name, setting, job.label, "error" if told else "died", None, told or how + last)
-                ]
-            # a setting that is the same as an earlier one for this model comes back under its plain name
-            new = [result for result in found if (result.property, result.setting) not in seen]
-            seen |= {(result.property, result.setting) for result in new}
-            results += new
-    return results
+            facts = out.models.get(job.name)
+            real = differing([parse(setting)], facts)[0].name if facts else setting
+            if (name, job.name, real) in results:
+                continue
+            single = Job(job.library, job.label, job.model, (name,), (real,), job.limit, fork=False)
+            result = _single(single, out)
+            results[result.key()] = result
+    return list(results.values())
+
+
+def _single(job: Job, out: Run) -> Result:
+    limit = job.limit or find(job.properties)[0].limit
+    events, code, said = _worker(job, limit + 30)  # loading is not the check's
+    for result in _read(events, job, out):
+        return result
+    told = next((event["error"] for event in events if "error" in event), "")
+    how = f"no end after {limit:g} s" if code is None else _how(code)
+    last = f": {said.splitlines()[-1]}" if said else ""
+    return Result(
+        job.properties[0],
+        job.name,
+        job.settings[0],
+        job.label,
+        "error" if told else "died",
+        None,
+        told or how + last,
+    )
 
 
 def _worker(job: Job, limit: float | None) -> tuple[list[dict[str, Any]], int | None, str]:

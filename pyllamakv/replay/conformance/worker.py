@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -28,7 +28,7 @@ from .outcome import NonFinite, NotApplicable, Refused, Result, Wrong
 from .registry import Property, find
 from .settings import Setting, distinct, parse
 
-__all__ = ["Job", "check", "main"]
+__all__ = ["Fork", "Job", "Worker", "check", "differing", "main"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,12 @@ def check(prop: Property, case: Case) -> tuple[str, str]:
     except (Wrong, DecodeError, StateError) as found:
         return "wrong", str(found)
     return "ok", ""
+
+
+def differing(settings: Sequence[Setting], facts: Mapping[str, Any]) -> list[Setting]:
+    """The settings that differ for a model of which these facts are known."""
+    window = facts["n_swa"] > 0
+    return distinct(settings, window=window, recurrent=facts["recurrent"], attention=facts["attention"])
 
 
 class Fork:
@@ -104,7 +110,7 @@ class Fork:
             os.dup2(self.noise.fileno(), 2)
             pipe.send(call())
         except BaseException as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
             os._exit(70)
         os._exit(0)
 
@@ -134,10 +140,7 @@ class Worker:
     def settings(self) -> list[Setting]:
         """The settings that differ for the model."""
         settings = [parse(name) for name in self.job.settings]
-        facts = self.facts
-        if facts is None:
-            return settings
-        return distinct(settings, window=facts.n_swa > 0, recurrent=facts.recurrent, attention=facts.attention)
+        return settings if self.facts is None else differing(settings, self.facts.to_json())
 
     def results(self, properties: Sequence[Property]) -> Iterator[Result]:
         """Every check, setting by setting, so that oracles are shared."""
