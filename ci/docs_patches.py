@@ -5,8 +5,8 @@
     python ci/docs_patches.py --numbers --stock F --patched F [--replay F] [--instructions F] [--work DIR]
                                               measure again: makes numbers.json out of what was measured, then the pages
 
-``--stock`` and ``--patched`` take what `pyllamakv conformance --json` wrote, ``--replay`` what `pyllamakv replay
---library both --json` did, ``--instructions`` what `ci/equivalence --json` did, and ``--work`` a work folder of the build
+``--stock`` and ``--patched`` take what `pyllamakv conformance --json` wrote, ``--replay`` that of `pyllamakv replay
+--library both --json`, ``--instructions`` that of `ci/equivalence --json`, and ``--work`` a work folder of the build
 driver, whose dependencies tell how many objects a patch compiles again. What is not given stays as it was.
 
 The part of a page that a person writes is docs/patches/src/verb-object.md, with one heading for each of SECTIONS.
