@@ -26,7 +26,7 @@ __all__ = ["TESTS", "Finding", "Outcome", "UpstreamTest", "choose", "reason", "r
 #: What stands for files in a test's arguments: a text model, and a folder of models, one of each architecture.
 MODEL, ZOO = "{model}", "{zoo}"
 
-#: One thread: threads of ggml wait for each other by spinning, which on a busy machine takes minutes instead of seconds.
+#: One thread: several wait for each other by spinning, which on a busy machine takes minutes instead of seconds.
 ALONE = ("-t", "1")
 
 
@@ -63,7 +63,7 @@ TESTS = (
     UpstreamTest("test-alloc", "test-alloc", (), "the graph allocator"),
     UpstreamTest("test-rope", "test-rope", (), "rotation forth and back, which shifts rely on"),
     UpstreamTest("test-llama-archs", "test-llama-archs", ("-s", "1"), "every architecture: logits, saved and loaded"),
-    UpstreamTest("test-save-load-state", "test-save-load-state", ("--models", ZOO, *ALONE), "state of every architecture"),
+    UpstreamTest("test-save-load-state", "test-save-load-state", ("--models", ZOO, *ALONE), "every state"),
     UpstreamTest(
         "test-recurrent-state-rollback",
         "test-recurrent-state-rollback",
