@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .cli_conformance import conformance
+from .cli_search import search
 from .errors import PyllamakvError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ app = typer.Typer(
 models_app = typer.Typer(help="Models to test on, pinned by digest.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 app.command()(conformance)
+app.command()(search)
 
 
 @app.command()
