@@ -17,7 +17,7 @@ from .outcome import NonFinite, NotApplicable, Wrong
 from .probe import Probe
 from .settings import Setting
 
-__all__ = ["NEEDS", "PARAMS", "TAIL", "Case", "Facts", "Reads", "Trace", "facts_of"]
+__all__ = ["NEEDS", "PARAMS", "TAIL", "Case", "Facts", "Reads", "Trace", "Warnings", "facts_of"]
 
 #: Contexts of every check: room for two sequences of 512 cells, several micro-batches in a batch.
 PARAMS: dict[str, Any] = {"n_ctx": 1024, "n_seq_max": 2, "n_batch": 256, "n_ubatch": 64}
@@ -71,16 +71,46 @@ def facts_of(engine: Engine) -> Facts:
         )
 
 
+class Warnings:
+    """The library's warnings and errors, in place of the package's own log.
+
+    That one makes a Python record of every line; a context writes a hundred, which takes longer than a small graph.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.lines: list[str] = []
+        ffi = engine.ffi
+
+        def receive(level: int, text: Any, _: Any) -> None:
+            if level in _LOUD:
+                self.lines.append(ffi.string(text).decode("utf-8", "replace").strip())
+
+        self._callback = ffi.callback("ggml_log_callback", receive)
+        engine.lib.llama_log_set(self._callback, ffi.NULL)
+
+
+# ggml_log_level: WARN, ERROR
+_LOUD = frozenset({3, 4})
+
+
 class Case:
     """What a property gets."""
 
-    def __init__(self, engine: Engine, setting: Setting, facts: Facts, oracles: dict[Any, Trace] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        setting: Setting,
+        facts: Facts,
+        oracles: dict[Any, Trace] | None = None,
+        warnings: Warnings | None = None,
+    ) -> None:
         self.engine = engine
         self.setting = setting
         self.facts = facts
         #: Oracles known from earlier checks, and those that this check added.
         self.oracles = {} if oracles is None else oracles
         self.added: dict[Any, Trace] = {}
+        self.warnings = warnings or Warnings(engine)
         #: Largest error seen.
         self.error: float | None = None
 
@@ -176,7 +206,8 @@ NEEDS: dict[str, tuple[Callable[[Case], bool], str]] = {
     "hybrid": (lambda c: c.facts.recurrent and c.facts.attention, "the memory is not a hybrid one"),
     "window": (lambda c: c.facts.n_swa > 0 and not c.setting.swa_full, "no sliding window, or all of it kept"),
     "rollback": (lambda c: c.facts.recurrent and c.setting.n_rs_seq > 0, "no rollback planes"),
-    "shift": (lambda c: c.can_shift(), "llama_memory_can_shift says no"),
+    # a sliding window may be shifted whatever the library announces
+    "shift": (lambda c: c.facts.n_swa > 0 or c.can_shift(), "llama_memory_can_shift says no"),
     "no-shift": (lambda c: not c.can_shift(), "llama_memory_can_shift says yes"),
     "unified": (lambda c: c.setting.unified, "sequences do not share cells"),
     "streams": (lambda c: not c.setting.unified, "there is one stream only"),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from pyllamakv.errors import StateError
-from pyllamakv.native import captured_log
 
 from .case import TAIL, Case, Reads
 from .outcome import NotApplicable, Refused, Wrong
@@ -34,6 +32,10 @@ def cut(reads: Reads, keep: int) -> Reads:
     return tuple(out)
 
 
+# PKV_NON_FINITE of pyllamakv.h
+_NON_FINITE = -4
+
+
 class Subject:
     """A window and, for each sequence, the reads that its memory must be equal to.
 
@@ -48,7 +50,6 @@ class Subject:
         self.reads: dict[int, Reads] = {}
         #: Whether cells may lie elsewhere than in a fresh context.
         self.placed = True
-        self._lines: list[tuple[int, str]] = []
 
     # what is there
 
@@ -147,9 +148,17 @@ class Subject:
         self.reads[seq] = reads
 
     def poison(self, seq: int, count: int = 48) -> None:
-        """Decodes ``count`` rows of NaN behind the sequence, through ``batch.embd``."""
+        """Decodes ``count`` rows of NaN behind the sequence, through ``batch.embd``.
+
+        A library that notices answers with an error, and leaves the sequence as it was or empty.
+        """
         rows = np.full((count, self.case.engine.n_embd), np.nan, dtype=np.float32)
         code = self.window.try_embed(rows, self.size(seq), seq)
+        if code == _NON_FINITE:
+            if self.window.positions(seq) == (-1, -1):
+                self.reads[seq] = ()
+            self.holds_positions(seq, "after NaN was refused")
+            return
         if code:
             raise NotApplicable(f"embeddings cannot be decoded: llama_decode returned {code}")
         self.reads[seq] = (*self.reads.get(seq, ()), (-1,) * count)
@@ -169,8 +178,8 @@ class Subject:
     # refusals
 
     def _call(self, call: Any) -> Any:
-        with captured_log() as self._lines:
-            return call()
+        self.case.warnings.lines.clear()
+        return call()
 
     def reason(self) -> str:
         """Why the last call was refused: the library's own word, or the last warning that it logged."""
@@ -179,8 +188,8 @@ class Subject:
         told = "" if last is None else bytes(self.case.engine.ffi.string(last())).decode("utf-8", "replace")
         if told:
             return told
-        warnings = [line for level, line in self._lines if level >= logging.WARNING]
-        return warnings[-1].strip() if warnings else "no reason given"
+        lines = self.case.warnings.lines
+        return lines[-1] if lines else "no reason given"
 
     def refused(self, what: str) -> None:
         """Shows that nothing has changed and ends the property.

@@ -23,7 +23,7 @@ from typing import Any, TextIO
 from pyllamakv.errors import DecodeError, PyllamakvError, StateError
 
 from ..engine import Engine
-from .case import Case, Facts, facts_of
+from .case import Case, Facts, Warnings, facts_of
 from .outcome import NonFinite, NotApplicable, Refused, Result, Wrong
 from .registry import Property, find
 from .settings import Setting, distinct, parse
@@ -132,6 +132,7 @@ class Worker:
         self.oracles: dict[Any, Any] = {}
         self.facts: Facts | None = None
         self.died = ""
+        self.warnings = Warnings(engine)
 
     def look(self) -> None:
         """Finds out what the model is."""
@@ -156,7 +157,7 @@ class Worker:
         if facts is not None:
 
             def child() -> tuple[str, str, float | None, dict[Any, Any]]:
-                case = Case(self.engine, setting, facts, self.oracles)
+                case = Case(self.engine, setting, facts, self.oracles, self.warnings)
                 return (*check(prop, case), case.error, case.added)
 
             answer, died = self.run(child, self.job.limit or prop.limit)
