@@ -6,8 +6,9 @@ was asked, what is true, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "ArgumentError",
@@ -74,7 +75,25 @@ class StateError(PyllamakvError, ValueError):
 
 
 class NonFiniteError(PyllamakvError, ArithmeticError):
-    """Logits, embeddings or routing hold NaN or Inf."""
+    """Logits, embeddings or routing hold NaN or Inf.
+
+    ``faults`` has (sequence, position, layer) for each sequence that was taken out of the memory: the first token that
+    is not finite, the first layer that saw it (-1: it was in the input, or in what the sequence held before). ``seq``,
+    ``pos`` and ``layer`` are those of the first fault. Other sequences of the same decode came through: ``logits`` has
+    float32 [n_vocab] of the last token of each whose logits were asked for.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        faults: Sequence[tuple[int, int, int]] = (),
+        logits: Mapping[int, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.faults = tuple(faults)
+        self.seq, self.pos, self.layer = self.faults[0] if self.faults else (-1, -1, -1)
+        self.logits = dict(logits or {})
 
 
 class SourceError(PyllamakvError, OSError):

@@ -63,6 +63,11 @@ class Batch:
         """Tokens that have logits."""
         return int(np.count_nonzero(self._output[: self.size]))
 
+    def owners(self) -> list[tuple[int, int, bool]]:
+        """(index, sequence, has logits) of each token; of several sequences the first."""
+        first = [int(self._ffi.cast("llama_seq_id *", int(p))[0]) for p in self._seq_ptr[: self.size]]
+        return [(i, seq, bool(self._output[i])) for i, seq in enumerate(first)]
+
     @property
     def value(self) -> Any:
         """The struct, by value, for ``llama_decode``."""

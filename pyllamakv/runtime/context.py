@@ -21,6 +21,7 @@ from .memory import Memory
 from .model import Model
 from .options import ContextOptions
 from .quirks import one_sequence_batches, shift_obstacle
+from .router import NON_FINITE, Router
 
 __all__ = ["Context"]
 
@@ -92,6 +93,7 @@ class Context(Handle):
         self._encoded = False
         self._abort: native.AbortFlag | None = None
         self.memory = Memory(self)
+        self.router = Router(self)
         if abort is not None:
             self.set_abort(abort)
 
@@ -140,6 +142,7 @@ class Context(Handle):
             ArgumentError: before anything was decoded.
             MemoryFullError: no slot for a piece; what was decoded before stays, ``memory.positions`` tells.
             DecodeError: the library failed, or the abort callback stopped it.
+            NonFiniteError: a mixture of experts was routed by NaN (see ``router``); the sequence is as before.
         """
         with self._locked() as ctx:
             output = self._output(logits)
@@ -372,6 +375,8 @@ class Context(Handle):
             if self._abort is not None:
                 self._abort.reraise()
             what = f"{'encode' if encode else 'decode'} of {batch.size} tokens for sequences {sorted(seqs)}"
+            if code == NON_FINITE and not encode:
+                raise self.router._error(ctx, what, batch, seqs, not self._embeds)
             raise decode_error(int(code), what, lines)
         self._n_outputs = batch.size if self._embeds or encode else batch.outputs
 
