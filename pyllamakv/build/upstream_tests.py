@@ -87,8 +87,8 @@ TESTS = (
     UpstreamTest("test-model-load-cancel", "test-model-load-cancel", (MODEL,), "a load that is called off"),
     _ops("FILL,ARGSORT,TOP_K,SET_ROWS"),
     _ops("MUL_MAT_ID", "-p", r"type_a=(f32|f16|q8_0|q4_K).*n_mats=4,"),
-    _ops("GET_ROWS"),
-    _ops("ROPE"),
+    _ops("GET_ROWS", "-p", r"type=(f32|f16|q8_0|q4_K),"),
+    _ops("ROPE", "-p", r"type=f32,.*mode=(0|2)"),
 )  # fmt: skip
 
 
