@@ -62,7 +62,7 @@ class _Lines:
     def __init__(self, n_vocab: int, n_seq: int) -> None:
         self.n_vocab, self.n_seq = n_vocab, n_seq
         self.next = [0] * n_seq
-        self.filled: dict[int, bool] = {}
+        self.kept: dict[int, tuple[int, int]] = {}
 
     def parts(self, op: Op) -> str:
         out: dict[int, str] = {}
@@ -70,7 +70,8 @@ class _Lines:
             if seq < self.n_seq and seq not in out:
                 tokens = list(tokens_of(op["seed"] + 7919 * i, count, self.n_vocab))
                 out[seq] = f"({seq}, {self.next[seq]}, {tokens})"
-        return f"[{', '.join(out.values())}], mix={op.get('mix', False)}"
+        auto = ", auto=True" if op.get("auto") else ""
+        return f"[{', '.join(out.values())}], mix={op.get('mix', False)}{auto}"
 
     def lines(self, op: Op) -> Iterator[str]:
         """The calls of one operation."""
@@ -102,6 +103,17 @@ class _Lines:
             yield f"ctx.try_load({op['seq']}, bytes(slots['damaged']))"
             if op["how"] == "flip":
                 yield f"ctx.remove({op['seq']}, -1, -1, strict=False)"
+        elif kind == "share":
+            seqs = sorted({seq % self.n_seq for seq in op["seqs"]})
+            tokens = list(tokens_of(op["seed"], op["count"], self.n_vocab))
+            yield f"ctx.decode_shared({seqs}, {self.next[seqs[0]]}, {tokens})"
+        elif kind == "checkpoint":
+            self.kept[op["slot"]] = (op["seq"], self.next[op["seq"]])
+            yield f"slots['checkpoint', {op['slot']}] = ctx.save_part({op['seq']})"
+        elif kind == "rewind" and op["slot"] in self.kept:
+            seq, end = self.kept[op["slot"]]
+            yield f"ctx.try_load_part({seq}, slots['checkpoint', {op['slot']}])"
+            yield f"ctx.seq_rm({seq}, {end}, -1)"
         elif kind in _SIMPLE:
             yield _SIMPLE[kind](self, op)
 

@@ -131,6 +131,7 @@ def _count(report: Report, player: Player, log: Log, seconds: float) -> None:
     about["examples"] += log.examples
     about["steps"] += log.steps
     about["seconds"] = round(about["seconds"] + seconds, 1)
+    about["compared"], about["refusals"] = player.compared, player.refusals
     about["bounds"], about["worst"] = player.about["bounds"], dict(player.worst)
     report.examples += log.examples
     report.steps += log.steps

@@ -126,9 +126,13 @@ def machine_for(player: Player, log: Log, *, plain: bool = False) -> type[RuleBa
             p1 = data.draw(st.one_of(st.just(-1), st.integers(max(p0, 0), end)), label="p1")
             return p0, p1
 
-        @rule(seq=_SEQ, count=_COUNT, seed=_SEED)
-        def decode(self, seq: int, count: int, seed: int) -> None:
-            self.do(op="decode", parts=[[seq % self.n_seq, count]], seed=seed, mix=False)
+        @rule(seq=_SEQ, count=_COUNT, seed=_SEED, auto=st.booleans())
+        def decode(self, seq: int, count: int, seed: int, auto: bool) -> None:
+            self.do(op="decode", parts=[[seq % self.n_seq, count]], seed=seed, mix=False, auto=auto)
+
+        @rule(seqs=st.lists(_SEQ, min_size=2, max_size=4, unique=True), count=st.integers(1, 20), seed=_SEED)
+        def share(self, seqs: list[int], count: int, seed: int) -> None:
+            self.do(op="share", seqs=seqs, count=count, seed=seed)
 
         @rule(
             parts=st.lists(st.tuples(_SEQ, st.integers(1, 16)), min_size=2, max_size=4), seed=_SEED, mix=st.booleans()
@@ -209,6 +213,14 @@ def machine_for(player: Player, log: Log, *, plain: bool = False) -> type[RuleBa
         @rule(slot=_SLOT, seq=_SEQ, at=st.integers(0, 99), how=st.sampled_from(["cut", "flip"]))
         def damage(self, slot: int, seq: int, at: int, how: str) -> None:
             self.do(op="damage", slot=slot, seq=seq % self.n_seq, at=(at / 100) ** 2, how=how)
+
+        @rule(seq=_SEQ, slot=_SLOT)
+        def checkpoint(self, seq: int, slot: int) -> None:
+            self.do(op="checkpoint", seq=seq % self.n_seq, slot=slot)
+
+        @rule(slot=_SLOT)
+        def rewind(self, slot: int) -> None:
+            self.do(op="rewind", slot=slot)
 
         @rule(slot=_SLOT)
         def save_all(self, slot: int) -> None:

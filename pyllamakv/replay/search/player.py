@@ -47,6 +47,8 @@ class Player:
         self._alive = False
         #: Largest error of all comparisons that held, by FA and type of K/V, over the examples so far.
         self.worst: dict[str, float] = {}
+        #: Comparisons with an oracle, and refusals, over the examples so far.
+        self.compared = self.refusals = 0
 
     def _ask(self, what: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -74,6 +76,8 @@ class Player:
 
     def _judge(self, answer: dict[str, Any], operation: str) -> Failure | None:
         self.worst[self._setting] = max(self.worst.get(self._setting, 0.0), answer.get("worst", 0.0))
+        self.compared += answer.get("compared", 0)
+        self.refusals += answer.get("refusals", 0)
         self.lengths: list[int] = answer.get("next", [])
         if "died" in answer:
             self._alive = False
@@ -157,7 +161,9 @@ def _example(engine: Any, settings: dict[str, Any], bounds: dict[str, float]) ->
             return
         signal.alarm(LIMIT)
         failure = world.play(op)
-        answer: dict[str, Any] = {"worst": world.worst, "next": [world.next_pos(s) for s in range(world.n_seq)]}
+        done = {"worst": world.worst, "compared": world.compared, "refusals": world.refusals}
+        world.compared = world.refusals = 0
+        answer: dict[str, Any] = {**done, "next": [world.next_pos(s) for s in range(world.n_seq)]}
         if failure is not None:
             answer["failure"] = asdict(failure)
         _write(answer)

@@ -5,7 +5,9 @@ decoded tokens are not part of it: a decode goes on behind what the sequence hol
 when an operation is taken out of it.
 
     decode        parts [[seq, count], …], seed; mix: tokens of the sequences take turns in the batch
-    abort         the same; after: how often the abort callback says no before it says yes
+                  auto: llama.cpp finds the positions
+    share         seqs, count, seed: each token belongs to several sequences that hold the same
+    abort         as decode; after: how often the abort callback says no before it says yes
     poison        seq, count: rows of NaN in place of token embeddings; then "how" they are got rid of
     remove        seq (-1: all), p0, p1; strict: pkv_memory_remove in place of llama_memory_seq_rm, and so below
     copy          src, dst, p0, p1
@@ -16,6 +18,8 @@ when an operation is taken out of it.
     save          seq, slot
     restore       slot, seq
     damage        slot, seq, at (0 to 1), how: cut | flip
+    checkpoint    seq, slot: what a removal of tokens cannot bring back (LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+    rewind        slot: back to the checkpoint, if the sequence has only grown since, and the rest removed
     save_all      slot
     restore_all   slot, fresh: into a new context
     move          every sequence into a new context, one by one

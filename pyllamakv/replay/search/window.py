@@ -13,6 +13,9 @@ from pyllamakv.replay.engine import Engine, Logits, Window
 
 __all__ = ["Part", "SearchWindow"]
 
+#: LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+PARTIAL_ONLY = 1
+
 #: Sequence, position of the first token, tokens (None: rows of NaN, as many as ``count`` says).
 Part = tuple[int, int, tuple[int, ...]]
 
@@ -40,10 +43,13 @@ class SearchWindow(Window):
 
     # decode
 
-    def decode_parts(self, parts: Sequence[Part], *, mix: bool = False, abort_after: int | None = None) -> int:
+    def decode_parts(
+        self, parts: Sequence[Part], *, mix: bool = False, auto: bool = False, abort_after: int | None = None
+    ) -> int:
         """One ``llama_decode``: tokens of several sequences, one after the other or taking turns; its return code.
 
-        Logits are asked for the last token of each part. ``abort_after``: the callback says no that often.
+        Logits are asked for the last token of each part. ``auto``: the positions are left to llama.cpp.
+        ``abort_after``: the callback says no that often.
         """
         order = [(i, k) for i, (_, _, tokens) in enumerate(parts) for k in range(len(tokens))]
         if mix:
@@ -52,9 +58,22 @@ class SearchWindow(Window):
         positions = np.array([parts[i][1] + k for i, k in order], dtype=np.int32)
         keep = np.array([k == len(parts[i][2]) - 1 for i, k in order], dtype=np.int8)
         self._last = {i: at for at, (i, k) in enumerate(order) if k == len(parts[i][2]) - 1}
-        batch, held = self._batch([parts[i][0] for i, _ in order], positions, keep)
+        batch, held = self._batch([[parts[i][0]] for i, _ in order], positions, keep)
         batch.token = self.ffi.from_buffer("llama_token[]", ids)
+        if auto:
+            batch.pos = self.ffi.NULL
         return self._run(batch, held, abort_after)
+
+    def decode_shared(self, seqs: Sequence[int], pos: int, tokens: Sequence[int]) -> int:
+        """One ``llama_decode`` of tokens that belong to each of ``seqs``; its return code."""
+        ids = np.array(tokens, dtype=np.int32)
+        positions = np.arange(pos, pos + len(ids), dtype=np.int32)
+        keep = np.zeros(len(ids), dtype=np.int8)
+        keep[-1] = 1
+        self._last = {0: len(ids) - 1}
+        batch, held = self._batch([list(seqs)] * len(ids), positions, keep)
+        batch.token = self.ffi.from_buffer("llama_token[]", ids)
+        return self._run(batch, held, None)
 
     def decode_nan(self, seq: int, pos: int, count: int) -> int:
         """One ``llama_decode`` of ``count`` rows of NaN in place of token embeddings; its return code."""
@@ -62,15 +81,16 @@ class SearchWindow(Window):
         positions = np.tile(np.arange(pos, pos + count, dtype=np.int32), self.n_pos)
         keep = np.zeros(count, dtype=np.int8)
         keep[-1] = 1
-        batch, held = self._batch([seq] * count, positions, keep)
+        batch, held = self._batch([[seq]] * count, positions, keep)
         batch.embd = self.ffi.from_buffer("float[]", rows)
         return self._run(batch, held, None)
 
-    def _batch(self, owners: Sequence[int], positions: Any, keep: Any) -> tuple[Any, list[Any]]:
+    def _batch(self, owners: Sequence[list[int]], positions: Any, keep: Any) -> tuple[Any, list[Any]]:
         ffi, count = self.ffi, len(owners)
         batch = ffi.new("struct llama_batch *")
-        cells = [ffi.new("llama_seq_id[1]", [owner]) for owner in owners]
-        held = [cells, ffi.new("llama_seq_id *[]", cells), ffi.new("int32_t[]", [1] * count), positions, keep]
+        cells = [ffi.new("llama_seq_id[]", owner) for owner in owners]
+        counts = ffi.new("int32_t[]", [len(owner) for owner in owners])
+        held = [cells, ffi.new("llama_seq_id *[]", cells), counts, positions, keep]
         batch.n_tokens, batch.token, batch.embd = count, ffi.NULL, ffi.NULL
         batch.seq_id, batch.n_seq_id = held[1], held[2]
         batch.pos = ffi.from_buffer("llama_pos[]", positions)
@@ -146,6 +166,18 @@ class SearchWindow(Window):
         """``llama_state_seq_set_data``: whether it read anything."""
         data = self.ffi.from_buffer("uint8_t[]", blob)
         return bool(self.lib.llama_state_seq_set_data(self.ctx, data, len(blob), seq))
+
+    def save_part(self, seq: int) -> bytes:
+        """``llama_state_seq_get_data_ext``: windows and recurrent states alone."""
+        size = self.lib.llama_state_seq_get_size_ext(self.ctx, seq, PARTIAL_ONLY)
+        buffer = self.ffi.new("uint8_t[]", size)
+        written = self.lib.llama_state_seq_get_data_ext(self.ctx, buffer, size, seq, PARTIAL_ONLY)
+        return bytes(self.ffi.buffer(buffer, written))
+
+    def try_load_part(self, seq: int, blob: bytes) -> bool:
+        """``llama_state_seq_set_data_ext``: whether it read anything."""
+        data = self.ffi.from_buffer("uint8_t[]", blob)
+        return bool(self.lib.llama_state_seq_set_data_ext(self.ctx, data, len(blob), seq, PARTIAL_ONLY))
 
     def save_all(self) -> bytes:
         """``llama_state_get_data``."""

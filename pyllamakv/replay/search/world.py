@@ -39,7 +39,7 @@ class Slot:
 
 
 class World:
-    """The operations themselves are in ``steps``; here is what they have in common."""
+    """The operations themselves are in ``decodes``, ``edits`` and ``states``; here is what they have in common."""
 
     def __init__(self, engine: Engine, settings: dict[str, Any], bounds: dict[str, float]) -> None:
         self.engine = engine
@@ -55,8 +55,10 @@ class World:
         self.reference = Reference(engine, {**settings, "n_ctx": self.n_cells})
         self.histories: list[History] = [()] * self.n_seq
         self.slots: dict[int, Slot] = {}
+        self.checkpoints: dict[int, tuple[int, Slot]] = {}
         self.eager = False
         self.worst = 0.0
+        self.compared = self.refusals = 0
 
     def close(self) -> None:
         self.window.close()
@@ -102,6 +104,7 @@ class World:
 
     def compare(self, seq: int, what: str, got: Any, history: History) -> None:
         """Logits of the last token of ``history`` against the oracle's. Raises ``Broken``."""
+        self.compared += 1
         what = f"sequence {seq}{what}"
         error = nmse(got, self.reference.logits(history))
         if math.isnan(error):
@@ -135,6 +138,7 @@ class World:
         """Whether the library says that it did nothing; ``Broken`` where exactness did not ask for that."""
         if told is not False:
             return False
+        self.refusals += 1
         if why := needless():
             raise Broken("needless", f"refused although {why}: {self.window.reason() or 'no reason given'}")
         return True
