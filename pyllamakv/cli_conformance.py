@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from .replay.conformance.runner import Run
 
 __all__ = ["conformance"]
+
+# seconds
+_WRITE_EVERY = 30.0
 
 
 def conformance(
@@ -54,6 +58,16 @@ def conformance(
     if library == "both":
         raise typer.BadParameter("one library a run; compare two runs with --baseline")
     ((label, path),) = _libraries(library).items()
+    written = time.monotonic()
+
+    def through(so_far: Run, name: str, results: list[Result]) -> None:
+        nonlocal written
+        step(_line(name, results))
+        # a run may take hours: what there is can be looked at, and is not lost with the process
+        if json is not None and time.monotonic() - written > _WRITE_EVERY:
+            report.write_json(so_far, json)
+            written = time.monotonic()
+
     with _progress("holding", len(files)) as step:
         run: Run = runner.run(
             files,
@@ -63,7 +77,7 @@ def conformance(
             only=only or (),
             jobs=jobs,
             limit=limit,
-            done=lambda name, results: step(_line(name, results)),
+            done=through,
         )
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(report.by_property(run))

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from pyllamakv.build.settings import processors
@@ -62,7 +63,7 @@ def run(
     jobs: int | None = None,
     limit: float | None = None,
     fork: bool | None = None,
-    done: Callable[[str, list[Result]], None] | None = None,
+    done: Callable[[Run, str, list[Result]], None] | None = None,
 ) -> Run:
     """Hold every property of ``only`` (none: all) against every model at every setting that differs for it.
 
@@ -71,7 +72,7 @@ def run(
         jobs: models at once; one per core where None. A check has one thread, so results do not depend on it.
         limit: seconds a check may take, in place of each property's own limit.
         fork: one forked child a check; None where the system can. Otherwise one new process a check.
-        done: called with a model's name and its results when it is through.
+        done: called when a model is through, with the run so far, the model's name and its results; one call at a time.
 
     Raises:
         ArgumentError: there is no property of that name.
@@ -82,16 +83,17 @@ def run(
     forks = hasattr(os, "fork") if fork is None else fork
     _probe(library)
 
-    def one(model: Path) -> list[Result]:
+    def one(model: Path) -> None:
         job = Job(str(library), out.label, str(model), tuple(only), tuple(s.name for s in settings), limit, forks)
         results = _forking(job, properties, out) if forks else _one_by_one(job, properties, out)
-        if done is not None:
-            done(job.name, results)
-        return results
-
-    with ThreadPoolExecutor(jobs or processors()) as pool:
-        for results in pool.map(one, models):
+        with lock:
             out.results += results
+            if done is not None:
+                done(out, job.name, results)
+
+    lock = Lock()
+    with ThreadPoolExecutor(jobs or processors()) as pool:
+        list(pool.map(one, models))
     out.results.sort(key=lambda result: result.model)
     return out
 

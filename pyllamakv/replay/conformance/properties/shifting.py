@@ -19,13 +19,16 @@ from ..subject import Subject
 
 _SHIFT = 16
 
-#: Keys are rotated twice where the oracle's are rotated once, and stored twice, with the rounding of their type.
-_TURNED = {"f32": 1e-7, "f16": 1e-5, "bf16": 1e-3, "q8_0": 1e-3, "q4_0": 1e-1}
+
+def _turned(case: Case, **over: Any) -> float:
+    """Keys are rotated and stored twice where the oracle's are once: a few roundings of their type, no more."""
+    return max(case.bound(), 10 * case.rounding(start=_SHIFT, **over), 1e-10)
 
 
-def _moved(case: Case, bound: float, **over: Any) -> None:
+def _moved(case: Case, **over: Any) -> None:
     """40 tokens moved by 16, held against a fresh context that began at 16."""
     tokens = case.tokens(40)
+    bound = _turned(case, **over)
     here = case.oracle((tokens,), **over)
     there = case.oracle((tokens,), start=_SHIFT, **over)
     try:
@@ -48,7 +51,7 @@ def _moved(case: Case, bound: float, **over: Any) -> None:
     "shift-whole", "A sequence moved as a whole is one that was decoded there.", defects=("A3", "D6"), needs=("shift",)
 )
 def shift_whole(case: Case) -> None:
-    _moved(case, _TURNED[case.setting.kv])
+    _moved(case)
 
 
 @prop(
@@ -59,7 +62,7 @@ def shift_whole(case: Case) -> None:
 )
 def shift_whole_yarn(case: Case) -> None:
     yarn = {"rope_scaling_type": 2, "yarn_ext_factor": 1.0, "rope_freq_scale": 0.25, "yarn_orig_ctx": 64}
-    _moved(case, _TURNED[case.setting.kv], **yarn)
+    _moved(case, **yarn)
 
 
 def _ends_at(subject: Subject, last: int) -> None:
@@ -78,7 +81,7 @@ def _register(kind: str, rotated: bool) -> None:
     def shift_keys(case: Case) -> None:
         if not rotated:
             os.environ["LLAMA_ATTN_ROT_DISABLE"] = "1"
-        _moved(case, _TURNED[kind], type_k=KV_TYPES[kind])
+        _moved(case, type_k=KV_TYPES[kind])
 
 
 for _kind, _rotated in (
@@ -103,7 +106,7 @@ def _two_ways(
     if ends[0] != ends[1]:
         raise Wrong(f"{what}: the last positions are {ends[0]} and {ends[1]}")
     got, want = case.tail(one.window, 0, at), case.tail(two.window, 0, at)
-    case.same(got, want, what, bound=_TURNED[case.setting.kv])
+    case.same(got, want, what, bound=_turned(case))
 
 
 def _forty(case: Case) -> Subject:
@@ -130,7 +133,7 @@ def shift_and_back(case: Case) -> None:
     subject = _forty(case)
     subject.shift(0, 0, -1, 12)
     subject.window.seq_add(0, 0, -1, -12)
-    subject.check(0, "after a shift and its opposite", bound=_TURNED[case.setting.kv])
+    subject.check(0, "after a shift and its opposite", bound=_turned(case))
 
 
 @prop("shift-below-zero", "What is shifted below zero is gone.", defects=("C3",), needs=("shift", "attention-only"))
@@ -213,7 +216,7 @@ def divide_spread(case: Case) -> None:
     if subject.window.positions(0)[1] != 78:
         raise Refused("the sequence cannot be spread")
     subject.window.seq_div(0, 0, -1, 2)
-    subject.check(0, "spread and divided", bound=_TURNED[case.setting.kv])
+    subject.check(0, "spread and divided", bound=_turned(case))
 
 
 @prop(
@@ -232,7 +235,7 @@ def shift_unsupported(case: Case) -> None:
         subject.unchanged("after an unsupported shift")
         return
     subject.window.close()
-    _moved(case, _TURNED[case.setting.kv])
+    _moved(case)
 
 
 @prop("divide-unsupported", "Where positions cannot be moved, none are divided.", defects=("D4",), needs=("no-shift",))
