@@ -21,13 +21,26 @@ from .process import Progress
 from .settings import Settings, from_environment
 from .tree import Variant
 
-__all__ = ["TESTS", "Finding", "Outcome", "UpstreamTest", "choose", "reason", "run_all", "run_one", "table"]
+__all__ = ["TESTS", "Excuse", "Finding", "Outcome", "UpstreamTest", "choose", "reason", "run_all", "run_one", "table"]
 
 #: What stands for files in a test's arguments: a text model, and a folder of models, one of each architecture.
 MODEL, ZOO = "{model}", "{zoo}"
 
 #: One thread: several wait for each other by spinning, which on a busy machine takes minutes instead of seconds.
 ALONE = ("-t", "1")
+
+
+@dataclass(frozen=True)
+class Excuse:
+    """Why a failure on the patched library is right. Every line with FAIL must match ``lines``, or it counts."""
+
+    lines: str
+    why: str
+
+    def covers(self, output: str) -> bool:
+        """Whether it is this failure and no other."""
+        failed = [line for line in _plain(output) if "FAIL" in line]
+        return bool(failed) and all(re.search(self.lines, line) for line in failed)
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,7 @@ class UpstreamTest:
     arguments: tuple[str, ...]
     about: str
     limit: int = 900
+    excuse: Excuse | None = None
 
     @property
     def needs_model(self) -> bool:
@@ -69,6 +83,11 @@ TESTS = (
         "test-recurrent-state-rollback",
         ("--models", ZOO, *ALONE),
         "rollback of every recurrent state",
+        excuse=Excuse(
+            r"PASS +FAIL$",
+            "split replay goes back over a whole batch, to a state that no snapshot holds; stock says true and its "
+            "logits are off by up to 2e-4 (conformance: rollback-over-a-batch), patched refuses",
+        ),
     ),
     UpstreamTest(
         "test-state-restore-fragmented",
@@ -94,11 +113,12 @@ TESTS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run ended: ``passed``, else ``why``."""
+    """How one run ended: ``passed``, else ``why``; ``excused`` where the failure is the test's :class:`Excuse`."""
 
     passed: bool
     seconds: float
     why: str = ""
+    excused: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,8 +131,8 @@ class Finding:
 
     @property
     def counts(self) -> bool:
-        """Whether it is a failure that stock does not share."""
-        return not self.asked.passed and (self.stock is None or self.stock.passed)
+        """Whether it is a failure that stock does not share and that has no excuse."""
+        return not (self.asked.passed or self.asked.excused) and (self.stock is None or self.stock.passed)
 
 
 def choose(names: Sequence[str]) -> list[UpstreamTest]:
@@ -162,17 +182,18 @@ def run_all(
             files[ZOO] = str(zoo.absolute() if zoo else _write_zoo(Path(folder), settings, progress))
         prefix = _build({test.program for test in tests}, settings, progress)
         for test in tests:
-            asked = run_one(test, prefix, files)
+            asked = run_one(test, prefix, files, variant)
             stock = None
             if not asked.passed and variant != "stock":
-                stock = run_one(test, _build({test.program}, replace(settings, variant="stock"), progress), files)
+                other = _build({test.program}, replace(settings, variant="stock"), progress)
+                stock = run_one(test, other, files, "stock")
             findings.append(Finding(test, asked, stock))
             if done is not None:
                 done(findings[-1])
     return findings
 
 
-def run_one(test: UpstreamTest, prefix: Path, files: Mapping[str, str]) -> Outcome:
+def run_one(test: UpstreamTest, prefix: Path, files: Mapping[str, str], variant: Variant = "patched") -> Outcome:
     """Run one test of the build in ``prefix``, in a folder of its own, since some write files where they stand.
 
     A test that never ends is ended after its limit, and has failed.
@@ -202,6 +223,9 @@ def run_one(test: UpstreamTest, prefix: Path, files: Mapping[str, str]) -> Outco
     if run.returncode == 0:
         return Outcome(True, seconds)
     output = (run.stdout + b"\n" + run.stderr).decode(errors="replace")
+    excuse = test.excuse if variant == "patched" else None
+    if excuse is not None and excuse.covers(output):
+        return Outcome(False, seconds, f"by design: {excuse.why}", excused=True)
     return Outcome(False, seconds, reason(output, run.returncode))
 
 
@@ -214,10 +238,15 @@ _WHY = (
 
 def reason(output: str, code: int) -> str:
     """The line of a failed test's output that says why, and the exit code."""
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in output.splitlines()]
-    lines = [line for line in lines if line]
+    lines = _plain(output)
     hits = (line for sign in _WHY for line in lines if sign.search(line))
     return f"{next(hits, lines[-1] if lines else 'it said nothing')[:200]} (exit code {code})"
+
+
+def _plain(output: str) -> list[str]:
+    """Lines that are not empty, without colours."""
+    lines = (re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in output.splitlines())
+    return [line for line in lines if line]
 
 
 def table(findings: Sequence[Finding], variant: Variant = "patched") -> str:
@@ -227,7 +256,7 @@ def table(findings: Sequence[Finding], variant: Variant = "patched") -> str:
     for finding in findings:
         asked, stock = finding.asked, finding.stock
         said = "" if stock is None else "ok" if stock.passed else "fails"
-        verdict = "ok" if asked.passed else "fails"
+        verdict = "ok" if asked.passed else "refuses" if asked.excused else "fails"
         lines.append(f"{finding.test.name:{width}}  {verdict:8}  {said:8}  {asked.seconds:7.1f}  {finding.test.about}")
     for finding in findings:
         if not finding.asked.passed:
