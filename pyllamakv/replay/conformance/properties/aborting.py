@@ -106,3 +106,59 @@ def abort_then_save(case: Case) -> None:
     reads = cut(whole, subject.window.positions(0)[1] + 1)
     there.load(1, subject.window.save(0), reads)
     there.check(1, f"the state after an abort (code {code})")
+
+
+@prop("abort-pushed", "A sequence that an aborted batch had no part in stays as it is.", defects=("B5",))
+def abort_pushed(case: Case) -> None:
+    questions = 0
+    for part in (0.1, 0.3, 0.5, 0.7, 0.9):
+        subject = Subject(case, n_seq_max=3)
+        for seq in range(3):
+            subject.read(seq, case.tokens(20, 1 + seq))
+        rows = [(token, 20 + i, seq) for seq in (0, 2) for i, token in enumerate(case.tokens(20, 4 + seq))]
+        if not questions:
+            with case.open(n_seq_max=3) as window:
+                window.abort_after(None)
+                if window.try_batch([(token, pos - 20, seq) for token, pos, seq in rows]):
+                    raise NotApplicable("not even a fresh context decodes this")
+                questions = window.asked
+        subject.window.abort_after(int(questions * part))
+        code = subject.window.try_batch(rows)
+        subject.window.abort_after(None)
+        if code == 0:
+            continue
+        subject.check(1, f"the sequence beside a batch aborted after {part:.0%} (code {code})")
+        for seq in (0, 2):
+            whole = (*subject.reads[seq], case.tokens(20, 4 + seq))
+            _honest(subject, seq, whole, f"sequence {seq} after {part:.0%} of a batch (code {code})")
+        subject.window.close()
+
+
+@prop("abort-shift", "An abort while keys are turned leaves them turned once.", defects=("B5", "A3"), needs=("shift",))
+def abort_shift(case: Case) -> None:
+    def shifted() -> Subject:
+        subject = Subject(case)
+        subject.read(0, case.tokens(40))
+        subject.window.seq_add(0, 0, -1, 8)
+        if subject.window.positions(0)[1] != 47:
+            raise NotApplicable("the shift is refused")
+        return subject
+
+    want = case.tail(shifted().window, 0, 48)
+    counting = shifted()
+    counting.window.abort_after(None)
+    counting.window.try_decode((5,), 48)
+    for stop in sorted({*range(6), counting.window.asked // 4, counting.window.asked // 2}):
+        subject = shifted()
+        subject.window.abort_after(stop)
+        code = subject.window.try_decode((5,), 48)
+        subject.window.abort_after(None)
+        high = subject.window.positions(0)[1]
+        what = f"a decode aborted after {stop} questions (code {code})"
+        if code == 0:
+            case.same((subject.window.logits(),), want[:1], what, bound=case.bound())
+        elif high == 47:
+            case.same(case.tail(subject.window, 0, 48), want, f"after {what}", bound=case.bound())
+        elif high != -1:
+            raise Wrong(f"after {what} the last position is {high}")
+        subject.window.close()

@@ -7,9 +7,9 @@ from typing import Any
 from pyllamakv.errors import DecodeError, StateError
 
 from ..case import PARAMS, Case
-from ..outcome import NotApplicable, Refused, Wrong
+from ..outcome import NotApplicable, Wrong
 from ..registry import prop
-from ..subject import Subject
+from ..subject import Subject, cut
 
 #: Sequence ids that a context of two sequences does not have.
 OUTSIDE = (2, 7, 255, 256, 100_000, -2, -(2**31), 2**31 - 1)
@@ -158,12 +158,24 @@ def shift_beyond_the_table(case: Case) -> None:
     "memory-full", "A batch that finds no room is an error and changes nothing.", defects=("E4",), needs=("attention",)
 )
 def memory_full(case: Case) -> None:
+    if case.facts.learned_positions:
+        raise NotApplicable("the position table ends before the context")
     subject = Subject(case, n_ctx=512, n_batch=512)
     subject.read(0, case.tokens(100))
     subject.read(1, case.tokens(100, 2))
+    before = subject.window.positions(0)
     code = subject.window.try_decode(case.tokens(420, 3), 100)
     if code == 0:
         raise NotApplicable("there is room for it, or a window makes it")
-    subject.unchanged(f"after llama_decode returned {code}")
+    if subject.window.positions(0) != before:
+        raise Wrong(f"positions were {before}, are {subject.window.positions(0)} after llama_decode returned {code}")
     if code != 1:
-        raise Refused(f"llama_decode returned {code} where 1 means no room")
+        raise Wrong(f"llama_decode returned {code} where 1 means no room")
+    twin = Subject(case, n_ctx=512, n_batch=512)
+    twin.read(0, case.tokens(100))
+    if twin.window.seq_rm(0, 98, -1):
+        # what could be taken back before can be taken back still
+        if not subject.window.seq_rm(0, 98, -1):
+            raise Wrong("two tokens could be rolled back before the batch, and cannot after it")
+        subject.reads[0] = cut(subject.reads[0], 98)
+    subject.unchanged("after a batch that found no room")
