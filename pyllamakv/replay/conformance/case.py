@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -144,7 +145,9 @@ class Case:
         Raises:
             NotApplicable: not even that can be decoded.
         """
-        key = (self.setting, tuple(sorted(over.items())), start, reads, tail)
+        # a property may set what the library reads of the environment
+        switches = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("LLAMA_")))
+        key = (self.setting, tuple(sorted(over.items())), switches, start, reads, tail)
         found = self.oracles.get(key)
         if found is None:
             with self.open(**over) as window:

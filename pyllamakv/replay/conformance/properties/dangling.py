@@ -13,7 +13,7 @@ def copy_then_save(case: Case) -> None:
     source, there = Subject(case), Subject(case)
     source.read(0, case.tokens(40))
     source.copy(0, 1)
-    there.placed = False
+    there.placed = case.facts.n_swa > 0  # a purged window comes back in other cells
     there.load(0, source.save(1), source.reads[0])
     there.check(0, "the restored copy")
 

@@ -15,7 +15,7 @@ from ..subject import Subject
 def save_restore(case: Case) -> None:
     source, there = Subject(case), Subject(case)
     source.read(0, case.tokens(40))
-    there.placed = False
+    there.placed = case.facts.n_swa > 0  # a purged window comes back in other cells
     there.load(1, source.save(0), source.reads[0])
     there.check(1, "the restored sequence")
     source.check(0, "the sequence that was saved")
