@@ -148,9 +148,10 @@ def divided(history: History, p0: int, p1: int, by: int) -> History | None:
 
 
 def copied(source: History, target: History, p0: int, p1: int) -> History:
-    """``target`` after the copy: a whole copy replaces it, a part replaces those positions of it."""
+    """``target`` after the copy: a copy of all that there is replaces it, a part replaces those positions of it."""
     p0, p1 = _closed(p0, p1)
-    if p0 == 0 and p1 == END:
+    have = positions(source)
+    if (p0 == 0 and p1 == END) or (have and p0 <= min(have) and p1 > max(have)):
         return source
     if p0 >= p1:
         return target

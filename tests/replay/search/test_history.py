@@ -60,6 +60,7 @@ def test_copies() -> None:
     assert h.copied(TEN, (), 0, 4) == h.decoded((), 0, (0, 1, 2, 3))
     assert h.copied((), TEN, 0, 4) == (*TEN, ("remove", 0, 4))
     assert h.copied(TEN, TEN, 3, 3) == TEN
+    assert h.copied(h.decoded((), 0, (3,)), TEN, 0, 4) == h.decoded((), 0, (3,)), "all that the source has"
     merged = h.copied(TEN, h.decoded((), 0, (5,) * 12), 4, 8)
     assert sorted(h.positions(merged)) == list(range(12))
 
