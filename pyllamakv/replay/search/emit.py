@@ -178,7 +178,7 @@ def _verdict(script: Script, failure: Failure | None, at: _Lines, bound: float) 
         lines += [f"ctx.decode_parts([({seq}, {step[1]}, {list(step[2])})])" for step in tail]
         lines.append("got = ctx.rows(1)[0]")
     else:
-        parts = [part[0] for part in script.ops[-1]["parts"]]
+        parts = [part[0] for part in script.ops[-1].get("parts", [[seq]])]
         unique = list(dict.fromkeys(parts))
         lines.append(f"got = ctx.rows({len(unique)})[{unique.index(seq)}]")
     lines += ["", "# what should have come out: a fresh context, the same history"]
