@@ -18,7 +18,7 @@ from .outcome import NonFinite, NotApplicable, Wrong
 from .probe import Probe
 from .settings import Setting
 
-__all__ = ["NEEDS", "PARAMS", "TAIL", "Case", "Facts", "Reads", "Trace", "Warnings", "facts_of"]
+__all__ = ["NEEDS", "PARAMS", "ROUNDINGS", "TAIL", "Case", "Facts", "Reads", "Trace", "Warnings", "facts_of"]
 
 #: Contexts of every check: room for two sequences of 512 cells, several micro-batches in a batch.
 PARAMS: dict[str, Any] = {"n_ctx": 1024, "n_seq_max": 2, "n_batch": 256, "n_ubatch": 64}
@@ -32,8 +32,8 @@ Reads = tuple[tuple[int, ...], ...]
 #: Logits, float32 [n_vocab], after each decode of a tail.
 Trace = tuple[Logits, ...]
 
-# Errors that a few roundings more may add to one rounding's.
-_ROUNDINGS = 10.0
+#: What a few roundings more may add, as a multiple of one rounding's error (seen: a little above 10).
+ROUNDINGS = 30.0
 
 # Their position table has n_ctx_train rows, and what a token's key holds depends on the row.
 _LEARNED = frozenset({"bert", "gpt2", "mpt", "starcoder"})
@@ -195,7 +195,7 @@ class Case:
         if placed and self.engine.has_text:
             return BOUND
         exact = self.setting.bound(placed)
-        return max(exact, _ROUNDINGS * self.rounding()) if placed else exact
+        return max(exact, ROUNDINGS * self.rounding()) if placed else exact
 
     def rounding(self, start: int = 0, **over: Any) -> float:
         """What the setting's rounding costs this model: its logits' error against f32 K/V without flash attention.

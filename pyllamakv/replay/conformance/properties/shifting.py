@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ..case import TAIL, Case
+from ..case import ROUNDINGS, TAIL, Case
 from ..outcome import NotApplicable, Refused, Wrong
 from ..registry import prop
 from ..settings import KV_TYPES
@@ -22,7 +22,7 @@ _SHIFT = 16
 
 def _turned(case: Case, **over: Any) -> float:
     """Keys are rotated and stored twice where the oracle's are once: a few roundings of their type, no more."""
-    return max(case.bound(), 10 * case.rounding(start=_SHIFT, **over), 1e-10)
+    return max(case.bound(), ROUNDINGS * case.rounding(start=_SHIFT, **over), 1e-10)
 
 
 def _moved(case: Case, **over: Any) -> None:
