@@ -62,7 +62,7 @@ bool pkv_memory_remove(llama_context * ctx, llama_seq_id seq, llama_pos p0, llam
 bool pkv_memory_copy(llama_context * ctx, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1) {
     return guarded(false, [&] {
         auto * mem = memory_of(ctx);
-        if (!mem || !pkv_has_seq(*mem, src) || !pkv_has_seq(*mem, dst) || !pkv_may_copy(*mem, src, dst, p0, p1, true)) {
+        if (!mem || !pkv_has_seq(*mem, src) || !pkv_has_seq(*mem, dst) || !pkv_may_copy(*mem, src, dst, p0, p1)) {
             return false;
         }
         llama_memory_seq_cp(mem, src, dst, p0, p1);
@@ -84,7 +84,7 @@ bool pkv_memory_keep(llama_context * ctx, llama_seq_id seq) {
 bool pkv_memory_shift(llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, llama_pos delta) {
     return guarded(false, [&] {
         auto * mem = memory_of(ctx);
-        if (!mem || !pkv_has_seq(*mem, seq) || !pkv_may_shift(*mem)) {
+        if (!mem || !pkv_has_seq(*mem, seq) || !pkv_may_move(*mem, seq, p0, p1, { delta, 1 }, true)) {
             return false;
         }
         llama_memory_seq_add(mem, seq, p0, p1, delta);
@@ -95,11 +95,8 @@ bool pkv_memory_shift(llama_context * ctx, llama_seq_id seq, llama_pos p0, llama
 bool pkv_memory_divide(llama_context * ctx, llama_seq_id seq, llama_pos p0, llama_pos p1, int32_t d) {
     return guarded(false, [&] {
         auto * mem = memory_of(ctx);
-        if (!mem || !pkv_has_seq(*mem, seq) || !pkv_may_shift(*mem)) {
+        if (!mem || !pkv_has_seq(*mem, seq) || !pkv_may_move(*mem, seq, p0, p1, { 0, d }, true)) {
             return false;
-        }
-        if (d < 1) {
-            return pkv_refuse("positions cannot be divided by %d", d);
         }
         llama_memory_seq_div(mem, seq, p0, p1, d);
         return true;
@@ -139,6 +136,8 @@ bool pkv_set_scrub(llama_context * ctx, enum pkv_scrub mode) {
         }
         mem->pkv.eager = mode == PKV_SCRUB_EAGER;
         if (mem->pkv.eager) {
+            // what was freed while it was lazy may be done with by halves
+            mem->pkv.stale = true;
             pkv_settle(*ctx);
         }
         return true;

@@ -122,6 +122,18 @@ static std::vector<uint32_t> place(const llama_kv_cells & cells, const std::vect
     return res;
 }
 
+static void copy_cell(const llama_kv_cells & from, uint32_t i, llama_kv_cells & to, uint32_t j, llama_seq_id seq) {
+    // a shift that is still to be applied to the source's key has to be applied to the copy too
+    const llama_pos shift = from.get_shift(i);
+
+    to.pos_set(j, from.pos_get(i) - shift);
+    to.seq_add(j, seq);
+    if (shift != 0) {
+        to.pos_add(j, shift);
+    }
+    to.ext_set(j, from.ext_get(i));
+}
+
 bool pkv_copy_cells(llama_kv_cache & kv, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1) {
     pkv_close_range(p0, p1);
 
@@ -147,26 +159,56 @@ bool pkv_copy_cells(llama_kv_cache & kv, llama_seq_id src, llama_seq_id dst, lla
     llama_kv_cache::pkv_copy copy = { strm[src], strm[dst], {} };
 
     for (size_t k = 0; k < idx_src.size(); ++k) {
-        const uint32_t i = idx_src[k];
-        const uint32_t j = idx_dst[k];
-
-        // a shift that is still to be applied to the source's key has to be applied to the copy too
-        const llama_pos shift = from.get_shift(i);
-
-        to.pos_set(j, from.pos_get(i) - shift);
-        to.seq_add(j, dst);
-        if (shift != 0) {
-            to.pos_add(j, shift);
-        }
-        to.ext_set(j, from.ext_get(i));
-
-        copy.cells.emplace_back(i, j);
+        copy_cell(from, idx_src[k], to, idx_dst[k], dst);
+        copy.cells.emplace_back(idx_src[k], idx_dst[k]);
     }
 
     pkv_access::heads(kv)[strm[dst]] = whole ? pkv_access::heads(kv)[strm[src]] : 0;
     pkv_access::copies(kv).push_back(std::move(copy));
 
     return true;
+}
+
+std::vector<uint32_t> pkv_shared_cells(llama_kv_cache & kv, llama_seq_id seq, llama_pos p0, llama_pos p1) {
+    if (pkv_access::borrowed(kv)) {
+        return {};
+    }
+
+    const auto & cells = kv.get_cells(seq);
+
+    auto res = cells_in(cells, seq, p0, p1);
+    res.erase(std::remove_if(res.begin(), res.end(), [&](uint32_t i) { return cells.seq_count(i) == 1; }), res.end());
+
+    return res;
+}
+
+uint32_t pkv_free_cells(llama_kv_cache & kv, llama_seq_id seq) {
+    const auto & cells = kv.get_cells(seq);
+
+    return cells.size() - cells.get_used();
+}
+
+void pkv_part_cells(llama_kv_cache & kv, llama_seq_id seq, llama_pos p0, llama_pos p1) {
+    const auto shared = pkv_shared_cells(kv, seq, p0, p1);
+    if (shared.empty()) {
+        return;
+    }
+
+    const uint32_t strm = pkv_access::seq_to_stream(kv)[seq];
+
+    auto & cells = pkv_access::cells(kv)[strm];
+
+    llama_kv_cache::pkv_copy copy = { strm, strm, {} };
+
+    const auto own = place(cells, shared);
+    for (size_t k = 0; k < shared.size(); ++k) {
+        copy_cell(cells, shared[k], cells, own[k], seq);
+        cells.seq_rm(shared[k], seq);
+        copy.cells.emplace_back(shared[k], own[k]);
+    }
+
+    pkv_access::heads(kv)[strm] = 0;
+    pkv_access::copies(kv).push_back(std::move(copy));
 }
 
 bool pkv_has_copies(llama_kv_cache & kv) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 class llama_kv_cache;
 
@@ -19,6 +20,14 @@ uint32_t pkv_copy_room(llama_kv_cache & kv, llama_seq_id src, llama_seq_id dst, 
 // Gives the cells of [p0, p1) to dst, in its own stream, and queues the copy of their data. A whole copy replaces what dst
 // holds, a part replaces those positions. false: no room, nothing changed.
 bool pkv_copy_cells(llama_kv_cache & kv, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1);
+
+// The cells of [p0, p1) that seq shares with others, and the cells that are free beside them. p0 and p1 are closed.
+std::vector<uint32_t> pkv_shared_cells(llama_kv_cache & kv, llama_seq_id seq, llama_pos p0, llama_pos p1);
+uint32_t              pkv_free_cells  (llama_kv_cache & kv, llama_seq_id seq);
+
+// Gives seq cells of its own for those that it shares in [p0, p1), in the same stream, and queues the copy of their data.
+// The caller has made sure that there is room.
+void pkv_part_cells(llama_kv_cache & kv, llama_seq_id seq, llama_pos p0, llama_pos p1);
 
 bool pkv_has_copies(llama_kv_cache & kv);
 

@@ -2,6 +2,7 @@
 
 #include "pkv-cells.h"
 #include "pkv-reason.h"
+#include "pkv-router.h"
 #include "pkv-rules.h"
 #include "pkv-shards.h"
 #include "pkv-states.h"
@@ -11,11 +12,18 @@
 #include "llama-impl.h"
 #include "llama-memory.h"
 
+#include "llama-batch.h"
+#include "llama-kv-cache-dsv4.h"
+#include "llama-memory-recurrent.h"
+
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <stdexcept>
 
 static size_t scrub(llama_context & ctx, bool all) {
     ctx.synchronize();
+    pkv_router_expire(ctx);
 
     pkv_shards shards(*ctx.get_memory());
 
@@ -49,6 +57,7 @@ static void run_copies(llama_context & ctx, llama_memory_i & mem) {
     if (has_copies) {
         // the graph of the last decode may still be running on a device
         ctx.synchronize();
+        pkv_router_follow(ctx);
         for (auto * kv : shards.kv) {
             pkv_run_copies(*kv);
         }
@@ -90,6 +99,16 @@ void pkv_settle(llama_context & ctx) {
     mem->pkv.stale = false;
 }
 
+bool pkv_has_shift(llama_context & ctx) {
+    auto * mem = ctx.get_memory();
+    if (!mem) {
+        return false;
+    }
+
+    const auto kv = pkv_shards(*mem).kv;
+    return std::any_of(kv.begin(), kv.end(), [](auto * c) { return c->get_has_shift(); });
+}
+
 void pkv_sync_state(llama_context & ctx, llama_seq_id seq) {
     auto * mem = ctx.get_memory();
     if (!mem) {
@@ -100,30 +119,194 @@ void pkv_sync_state(llama_context & ctx, llama_seq_id seq) {
         throw std::runtime_error(pkv_reason());
     }
 
-    const auto has_shift = [&] {
-        const auto kv = pkv_shards(*mem).kv;
-        return std::any_of(kv.begin(), kv.end(), [](auto * c) { return c->get_has_shift(); });
-    };
-
-    if (has_shift()) {
+    if (pkv_has_shift(ctx)) {
         run_update(ctx);
-        if (has_shift()) {
+        if (pkv_has_shift(ctx)) {
             throw std::runtime_error("the queued shift of positions could not be applied to the keys");
         }
     }
 }
 
-void pkv_undo(llama_memory_i & mem, llama_seq_id seq, llama_pos p0) {
-    pkv_edit edit(&mem);
+// seq gets a state of its own if it ends in [p0, p1)
+static void part_state(llama_memory_i & mem, llama_memory_recurrent & rs, llama_seq_id seq, llama_pos p0, llama_pos p1) {
+    const llama_pos last = rs.seq_pos_max(seq);
+    if (last < 0 || last < p0 || last >= p1) {
+        return;
+    }
+    if (mem.pkv.ctx) {
+        mem.pkv.ctx->synchronize();
+    }
+    pkv_own_state(rs, seq);
+}
 
-    if (p0 > 0 && pkv_may_remove(mem, seq, p0, -1, true) && mem.seq_rm(seq, p0, -1)) {
+bool pkv_remove(llama_memory_i & mem, llama_seq_id seq, llama_pos p0, llama_pos p1) {
+    pkv_shards shards(mem);
+
+    pkv_close_range(p0, p1);
+    if (p0 == 0 && p1 == std::numeric_limits<llama_pos>::max()) {
+        return mem.seq_rm(seq, -1, -1);
+    }
+
+    bool res = true;
+
+    const llama_seq_id s0 = seq < 0 ? 0 : seq;
+    const llama_seq_id s1 = seq < 0 ? (llama_seq_id) shards.n_seq() : seq + 1;
+    for (llama_seq_id s = s0; s < s1; ++s) {
+        const llama_pos last = shards.pos_max(s);
+        if (p0 > last || p0 >= p1) {
+            continue;
+        }
+        if (shards.rs && p0 > 0) {
+            part_state(mem, *shards.rs, s, p0, p1);
+        }
+        // "everything from here" is what all shards understand
+        res &= mem.seq_rm(s, p0 == 0 ? -1 : p0, p1 > last ? -1 : p1);
+    }
+
+    return res;
+}
+
+void pkv_copy(llama_memory_i & mem, llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1) {
+    pkv_close_range(p0, p1);
+    if (src == dst || p0 >= p1) {
         return;
     }
 
-    if (p0 > 0) {
-        LLAMA_LOG_ERROR("%s: sequence %d could not be taken back to position %d and has been emptied\n", __func__, seq, p0);
+    // what is copied whole is not a range any more: not every shard knows where the others begin
+    if (pkv_copies_all(mem, src, p0, p1)) {
+        mem.seq_rm(dst, -1, -1);
+        if (pkv_shards(mem).pos_max(src) >= 0) {
+            mem.seq_cp(src, dst, -1, -1);
+        }
+        return;
     }
-    mem.seq_rm(seq, -1, -1);
+
+    pkv_remove(mem, dst, p0, p1);
+    if (pkv_shards(mem).pos_max(src) >= 0) {
+        mem.seq_cp(src, dst, p0, p1);
+    }
+}
+
+void pkv_keep(llama_memory_i & mem, llama_seq_id seq) {
+    pkv_shards shards(mem);
+
+    for (llama_seq_id s = 0; s < (llama_seq_id) shards.n_seq(); ++s) {
+        if (s != seq && shards.pos_max(s) >= 0) {
+            mem.seq_rm(s, -1, -1);
+        }
+    }
+    mem.seq_keep(seq);
+}
+
+void pkv_shift(llama_memory_i & mem, llama_seq_id seq, llama_pos p0, llama_pos p1, const pkv_move & move) {
+    if (!pkv_may_move(mem, seq, p0, p1, move)) {
+        return;
+    }
+
+    pkv_close_range(p0, p1);
+
+    pkv_shards shards(mem);
+
+    for (auto * kv : shards.kv) {
+        pkv_part_cells(*kv, seq, p0, p1);
+    }
+    if (shards.rs) {
+        part_state(mem, *shards.rs, seq, p0, p1);
+    }
+
+    if (move.div > 1) {
+        mem.seq_div(seq, p0, p1, move.div);
+    } else {
+        mem.seq_add(seq, p0, p1, move.add);
+    }
+}
+
+void pkv_undo(llama_memory_i & mem, const llama_ubatch & ubatch) {
+    pkv_edit edit(&mem);
+
+    pkv_shards shards(mem);
+
+    std::map<llama_seq_id, llama_pos> first;
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        for (int32_t k = 0; k < ubatch.n_seq_id[i]; ++k) {
+            const auto it = first.emplace(ubatch.seq_id[i][k], ubatch.pos[i]).first;
+            it->second = std::min(it->second, ubatch.pos[i]);
+        }
+    }
+
+    for (const auto & [seq, p0] : first) {
+        // nobody knows which layers have taken the tokens in
+        if (shards.rs) {
+            shards.rs->set_rs_idx(seq, 0);
+        }
+        if (shards.dsv4) {
+            shards.dsv4->planes.set(seq, 0);
+        }
+
+        if (p0 > 0 && pkv_may_remove(mem, seq, p0, -1, true) && pkv_remove(mem, seq, p0, -1)) {
+            continue;
+        }
+        if (p0 > 0) {
+            LLAMA_LOG_ERROR("%s: sequence %d could not be taken back to position %d and has been emptied\n", __func__, seq, p0);
+        }
+        mem.seq_rm(seq, -1, -1);
+    }
+
+    // find_slot() took the rows of free cells in its range for zeroed; the graph that would have done it did not
+    if (shards.rs) {
+        for (auto & cell : shards.rs->cells) {
+            if (cell.is_empty()) {
+                cell.src = -1;
+            }
+        }
+    }
+}
+
+void pkv_hold_states(llama_context & ctx, const llama_ubatch & ubatch) {
+    pkv_shards shards(*ctx.get_memory());
+
+    if (shards.rs) {
+        ctx.synchronize();
+        pkv_move_states(*shards.rs, ubatch);
+    }
+}
+
+void pkv_read_state(llama_memory_i & mem, llama_io_read_i & io, llama_seq_id seq, llama_state_seq_flags flags) {
+    const auto empty = [&] {
+        if (seq == -1) {
+            mem.clear(true);
+        } else {
+            mem.seq_rm(seq, -1, -1);
+        }
+    };
+
+    try {
+        mem.state_read(io, seq, flags);
+    } catch (...) {
+        empty();
+        throw;
+    }
+
+    if (flags != 0) {
+        return; // a part of the memory: the caller removes from the others what lies beyond it
+    }
+
+    pkv_shards shards(mem);
+
+    const llama_seq_id s0 = seq == -1 ? 0 : seq;
+    const llama_seq_id s1 = seq == -1 ? (llama_seq_id) shards.n_seq() : seq + 1;
+    for (llama_seq_id s = s0; s < s1; ++s) {
+        const llama_pos last = shards.pos_max(s);
+
+        bool same = !shards.rs || shards.rs->seq_pos_max(s) == last;
+        for (auto * kv : shards.kv) {
+            same &= kv->seq_pos_max(s) == last;
+        }
+        if (!same) {
+            empty();
+            throw std::runtime_error("the parts of the state end at different positions");
+        }
+    }
 }
 
 size_t pkv_scrub_all(llama_context & ctx) {

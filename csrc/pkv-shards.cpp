@@ -48,6 +48,7 @@ pkv_shards::pkv_shards(llama_memory_i & mem) {
     } else if (auto * m = dynamic_cast<llama_kv_cache_msa *>(&mem)) {
         kv.push_back(m->get_base());
         kv.push_back(m->get_idx());
+        by_pos = true;
     } else if (auto * m = dynamic_cast<llama_kv_cache_dsv4 *>(&mem)) {
         add_window(m->get_raw()->get_base(), m->get_raw()->get_swa());
         dsv4 = m;
@@ -58,7 +59,8 @@ uint32_t pkv_shards::n_seq() const {
     uint32_t res = LLAMA_MAX_SEQ;
 
     for (auto * c : kv) {
-        res = std::min(res, (uint32_t) pkv_access::seq_to_stream(*c).size());
+        // the one stream of a unified cache would take any id, a batch does not
+        res = std::min(res, c->get_n_seq_max());
     }
     if (rs) {
         res = std::min(res, rs->size);

@@ -28,6 +28,7 @@ inline void pkv_close_range(llama_pos & p0, llama_pos & p1) {
 struct pkv_shards {
     std::vector<llama_kv_cache *> kv;      // attention caches whose rows are owned through cells
     std::vector<pkv_window>       windows; // those of them that must agree
+    bool                          by_pos = false; // an indexer finds the cells of a sequence by their positions
     llama_memory_recurrent *      rs   = nullptr;
     llama_kv_cache_dsv4 *         dsv4 = nullptr; // its compressed rows have no cells, they follow the raw cache
 

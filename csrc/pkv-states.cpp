@@ -2,7 +2,12 @@
 
 #include "pkv-tensor.h"
 
+#include "ggml-backend.h"
+
+#include "llama-batch.h"
 #include "llama-memory-recurrent.h"
+
+#include <algorithm>
 
 // rows that nobody owns and nobody is about to read
 static std::vector<uint32_t> free_rows(const llama_memory_recurrent & rs) {
@@ -31,20 +36,111 @@ static std::vector<uint32_t> free_rows(const llama_memory_recurrent & rs) {
     return res;
 }
 
+// the tensors that hold one row a state
+static std::vector<ggml_tensor *> row_tensors(const llama_memory_recurrent & rs) {
+    std::vector<ggml_tensor *> res;
+    for (const auto * tensors : { &rs.r_l, &rs.s_l, &rs.p_l }) {
+        std::copy_if(tensors->begin(), tensors->end(), std::back_inserter(res),
+                [](const ggml_tensor * t) { return t && t->nb[1] > 0; });
+    }
+
+    return res;
+}
+
+static pkv_block row_block(const ggml_tensor * t, uint32_t row) {
+    return { row*t->nb[1], t->nb[1] };
+}
+
 template <typename F>
 static void for_each_free_row(const llama_memory_recurrent & rs, F f) {
     const auto rows = free_rows(rs);
 
-    for (const auto * tensors : { &rs.r_l, &rs.s_l, &rs.p_l }) {
-        for (ggml_tensor * t : *tensors) {
-            if (!t || t->nb[1] == 0) {
-                continue;
+    for (ggml_tensor * t : row_tensors(rs)) {
+        for (const uint32_t row : rows) {
+            f(t, row_block(t, row));
+        }
+    }
+}
+
+void pkv_own_state(llama_memory_recurrent & rs, llama_seq_id seq) {
+    const int32_t tail = rs.cells[seq].tail;
+    if (tail < 0 || rs.cells[tail].seq_id.size() == 1) {
+        return;
+    }
+
+    // there are as many cells as sequences, and two of them share one
+    const auto it = std::find_if(rs.cells.begin(), rs.cells.end(), [](const auto & c) { return c.is_empty(); });
+    GGML_ASSERT(it != rs.cells.end());
+
+    const uint32_t row = it - rs.cells.begin();
+
+    for (ggml_tensor * t : row_tensors(rs)) {
+        for (uint32_t plane = 0; plane <= rs.n_rs_seq; ++plane) {
+            pkv_copy_block(t, row_block(t, plane*rs.size + tail), t, row_block(t, plane*rs.size + row));
+        }
+    }
+
+    it->pos    = rs.cells[tail].pos;
+    it->src    = row;
+    it->seq_id = { seq };
+
+    rs.cells[tail].seq_id.erase(seq);
+    rs.cells[seq].tail = row;
+    rs.used++;
+}
+
+void pkv_move_states(llama_memory_recurrent & rs, const llama_ubatch & ubatch) {
+    // a state that starts from zero is the only one that refers to rs_z
+    const auto is_fresh = [&](const auto & cell) { return cell.is_empty() || cell.src0 == rs.rs_z; };
+
+    const auto plane_of = [&](const auto & cell) { return rs.n_rs_seq == 0 ? 0 : rs.rs_idx[*cell.seq_id.begin()]; };
+
+    bool pushed = false;
+    for (uint32_t i = rs.head + ubatch.n_seqs; i < rs.head + rs.n; ++i) {
+        const auto & cell = rs.cells[i];
+        pushed |= !is_fresh(cell) && (cell.src0 != (int32_t) i || plane_of(cell) != 0);
+    }
+    if (!pushed) {
+        return;
+    }
+
+    for (ggml_tensor * t : row_tensors(rs)) {
+        std::vector<std::vector<uint8_t>> rows(rs.n);
+        for (uint32_t i = 0; i < rs.n; ++i) {
+            const auto & cell = rs.cells[rs.head + i];
+            if (!is_fresh(cell)) {
+                const pkv_block from = row_block(t, plane_of(cell)*rs.size + cell.src0);
+                rows[i].resize(from.size);
+                ggml_backend_tensor_get(t, rows[i].data(), from.offset, from.size);
             }
-            for (const uint32_t row : rows) {
-                f(t, pkv_block { row*t->nb[1], t->nb[1] });
+        }
+        for (uint32_t i = 0; i < rs.n; ++i) {
+            const pkv_block to = row_block(t, rs.head + i);
+            if (!rows[i].empty()) {
+                ggml_backend_tensor_set(t, rows[i].data(), to.offset, to.size);
             }
         }
     }
+
+    // what the graph zeroes first has to be a row that none of them lies in now
+    std::vector<uint32_t> fresh;
+    for (uint32_t i = rs.head; i < rs.head + rs.n; ++i) {
+        auto & cell = rs.cells[i];
+        if (is_fresh(cell)) {
+            fresh.push_back(i);
+            continue;
+        }
+        cell.src0 = i;
+        if (rs.n_rs_seq > 0) {
+            for (const llama_seq_id seq : cell.seq_id) {
+                rs.rs_idx[seq] = 0;
+            }
+        }
+    }
+    for (const uint32_t i : fresh) {
+        rs.cells[i].src0 = fresh.front();
+    }
+    rs.rs_z = fresh.empty() ? -1 : (int32_t) fresh.front();
 }
 
 size_t pkv_scrub_states(llama_memory_recurrent & rs) {

@@ -1,6 +1,5 @@
 #include "pkv-tensor.h"
 
-#include "ggml-backend.h"
 #include "llama-impl.h"
 
 #include <algorithm>
@@ -66,6 +65,24 @@ void pkv_copy_block(ggml_tensor * src, const pkv_block & from, ggml_tensor * dst
         }
     } else {
         write_block(dst, to, read_block(src, from));
+    }
+}
+
+void pkv_copy_slice(ggml_tensor * t, int64_t i, int64_t j) {
+    pkv_copy_block(t, { i*t->nb[2], t->nb[2] }, t, { j*t->nb[2], t->nb[2] });
+}
+
+void pkv_get_rows(ggml_backend_t backend, const ggml_tensor * t, float * dst, int64_t i0, int64_t n_rows, int64_t n_dst) {
+    const size_t n_row = t->ne[0]*sizeof(float);
+
+    if (t->ne[0] == n_dst) {
+        ggml_backend_tensor_get_async(backend, t, dst, i0*n_row, n_rows*n_row);
+        return;
+    }
+
+    std::fill(dst, dst + n_rows*n_dst, 0.0f);
+    for (int64_t i = 0; i < n_rows; ++i) {
+        ggml_backend_tensor_get_async(backend, t, dst + i*n_dst, (i0 + i)*n_row, std::min<size_t>(n_row, n_dst*sizeof(float)));
     }
 }
 
