@@ -21,26 +21,13 @@ from .process import Progress
 from .settings import Settings, from_environment
 from .tree import Variant
 
-__all__ = ["TESTS", "Excuse", "Finding", "Outcome", "UpstreamTest", "choose", "reason", "run_all", "run_one", "table"]
+__all__ = ["TESTS", "Finding", "Outcome", "UpstreamTest", "choose", "reason", "run_all", "run_one", "table"]
 
 #: What stands for files in a test's arguments: a text model, and a folder of models, one of each architecture.
 MODEL, ZOO = "{model}", "{zoo}"
 
 #: One thread: several wait for each other by spinning, which on a busy machine takes minutes instead of seconds.
 ALONE = ("-t", "1")
-
-
-@dataclass(frozen=True)
-class Excuse:
-    """Why a failure on the patched library is right. Every line with FAIL must match ``lines``, or it counts."""
-
-    lines: str
-    why: str
-
-    def covers(self, output: str) -> bool:
-        """Whether it is this failure and no other."""
-        failed = [line for line in _plain(output) if "FAIL" in line]
-        return bool(failed) and all(re.search(self.lines, line) for line in failed)
 
 
 @dataclass(frozen=True)
@@ -52,7 +39,6 @@ class UpstreamTest:
     arguments: tuple[str, ...]
     about: str
     limit: int = 900
-    excuse: Excuse | None = None
 
     @property
     def needs_model(self) -> bool:
@@ -83,11 +69,6 @@ TESTS = (
         "test-recurrent-state-rollback",
         ("--models", ZOO, *ALONE),
         "rollback of every recurrent state",
-        excuse=Excuse(
-            r"PASS +FAIL$",
-            "split replay goes back over a whole batch, to a state that no snapshot holds; stock says true and its "
-            "logits are off by up to 2e-4 (conformance: rollback-over-a-batch), patched refuses",
-        ),
     ),
     UpstreamTest(
         "test-state-restore-fragmented",
@@ -113,12 +94,11 @@ TESTS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run ended: ``passed``, else ``why``; ``excused`` where the failure is the test's :class:`Excuse`."""
+    """How one run ended: ``passed``, else ``why``."""
 
     passed: bool
     seconds: float
     why: str = ""
-    excused: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,8 +111,8 @@ class Finding:
 
     @property
     def counts(self) -> bool:
-        """Whether it is a failure that stock does not share and that has no excuse."""
-        return not (self.asked.passed or self.asked.excused) and (self.stock is None or self.stock.passed)
+        """Whether it is a failure that stock does not share."""
+        return not self.asked.passed and (self.stock is None or self.stock.passed)
 
 
 def choose(names: Sequence[str]) -> list[UpstreamTest]:
@@ -182,18 +162,18 @@ def run_all(
             files[ZOO] = str(zoo.absolute() if zoo else _write_zoo(Path(folder), settings, progress))
         prefix = _build({test.program for test in tests}, settings, progress)
         for test in tests:
-            asked = run_one(test, prefix, files, variant)
+            asked = run_one(test, prefix, files)
             stock = None
             if not asked.passed and variant != "stock":
                 other = _build({test.program}, replace(settings, variant="stock"), progress)
-                stock = run_one(test, other, files, "stock")
+                stock = run_one(test, other, files)
             findings.append(Finding(test, asked, stock))
             if done is not None:
                 done(findings[-1])
     return findings
 
 
-def run_one(test: UpstreamTest, prefix: Path, files: Mapping[str, str], variant: Variant = "patched") -> Outcome:
+def run_one(test: UpstreamTest, prefix: Path, files: Mapping[str, str]) -> Outcome:
     """Run one test of the build in ``prefix``, in a folder of its own, since some write files where they stand.
 
     A test that never ends is ended after its limit, and has failed.
@@ -223,9 +203,6 @@ def run_one(test: UpstreamTest, prefix: Path, files: Mapping[str, str], variant:
     if run.returncode == 0:
         return Outcome(True, seconds)
     output = (run.stdout + b"\n" + run.stderr).decode(errors="replace")
-    excuse = test.excuse if variant == "patched" else None
-    if excuse is not None and excuse.covers(output):
-        return Outcome(False, seconds, f"by design: {excuse.why}", excused=True)
     return Outcome(False, seconds, reason(output, run.returncode))
 
 
@@ -256,7 +233,7 @@ def table(findings: Sequence[Finding], variant: Variant = "patched") -> str:
     for finding in findings:
         asked, stock = finding.asked, finding.stock
         said = "" if stock is None else "ok" if stock.passed else "fails"
-        verdict = "ok" if asked.passed else "refuses" if asked.excused else "fails"
+        verdict = "ok" if asked.passed else "fails"
         lines.append(f"{finding.test.name:{width}}  {verdict:8}  {said:8}  {asked.seconds:7.1f}  {finding.test.about}")
     for finding in findings:
         if not finding.asked.passed:

@@ -68,7 +68,9 @@ class Context(Handle):
             raise kind(f"a context with {self.options} could not be made: {said}")
         turns = model.rope_type != "none"  # without rotation, a shift changes numbers only
         self._shift_obstacle = (
-            shift_obstacle(lines, self.options.type_k or "f16", model.partial_rotary) if turns else ""
+            shift_obstacle(lines, self.options.type_k or "f16", model.partial_rotary)
+            if turns and not model.library.has_pkv
+            else ""
         )
         assert model._owner is not None
         self._owner = Owner(ctx, self._lib.llama_free, model._owner)
@@ -178,7 +180,8 @@ class Context(Handle):
             if self._pools or not self._lib.llama_get_causal_attn(ctx):
                 self._fits(ctx, [len(entry.tokens) for entry in prepared])
             rows: list[list[Floats]] = [[] for _ in prepared]
-            for piece in cut(prepared, self._piece, one_sequence_batches(self.model.architecture)):
+            alone = one_sequence_batches(self.model.architecture) and not self.library.has_pkv
+            for piece in cut(prepared, self._piece, alone):
                 self._batch.clear()
                 for i, a, b in piece:
                     entry = prepared[i]

@@ -311,6 +311,8 @@ class Memory:
             self._context._held.agree(seq, self._highest(seq))
 
     def _need_shift(self, handle: Any, what: str) -> None:
+        if self._pkv:
+            return  # the library asks each part itself, and says why not
         if not self._lib.llama_memory_can_shift(handle):
             raise RefusedError(f"{what}: this memory cannot move positions (M-RoPE, or caches of unlike size)")
         if self._context._shift_obstacle:

@@ -109,9 +109,9 @@ class ContextOptions:
                 setattr(params, name, getattr(library.lib, prefix + word.upper()))
         if params.embeddings and not quirks.token_embeddings(architecture):
             raise ArgumentError(f"embeddings=True, but llama.cpp cannot compute the embeddings of {architecture}")
-        self._check_batch(params, n_ctx_train, architecture)
+        self._check_batch(params, n_ctx_train, architecture, library.has_pkv)
 
-    def _check_batch(self, params: Any, n_ctx_train: int, architecture: str) -> None:
+    def _check_batch(self, params: Any, n_ctx_train: int, architecture: str, patched: bool) -> None:
         n_ctx = int(params.n_ctx) or n_ctx_train
         if n_ctx <= 0:
             raise ArgumentError("the model does not say how long its context is; give n_ctx")
@@ -125,7 +125,7 @@ class ContextOptions:
             )
         n_ubatch = min(n_batch, int(params.n_ubatch) or n_batch)
         uneven = n_ubatch % int(params.n_seq_max)
-        if uneven and quirks.even_ubatch(architecture):
+        if uneven and quirks.even_ubatch(architecture) and not patched:
             if self.n_ubatch:
                 raise ArgumentError(
                     f"n_ubatch comes to {n_ubatch}, but {architecture} needs a multiple of "

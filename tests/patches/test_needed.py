@@ -1,4 +1,6 @@
-"""Each patch is needed: with it left out, each scenario that it names fails, and with it, none does.
+"""Each patch is needed: with it left out, each scenario and each check that it names fails, and with it, none does.
+
+A check is a property of the conformance suite on one model of the zoo: ``property@model/setting``.
 
 The library is built once for each patch, from a copy of the project without that patch. All copies share the build
 folder of the user cache, so only the objects that differ are compiled.
@@ -7,6 +9,7 @@ folder of the user cache, so only the objects that differ are compiled.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +22,11 @@ from pyllamakv.build.home import home, package_root
 from pyllamakv.build.patch import Patch
 from pyllamakv.build.series import load
 from pyllamakv.errors import PatchError
-from pyllamakv.replay import runner
+from pyllamakv.native.locate import find_library
+from pyllamakv.replay import models, runner
+from pyllamakv.replay.conformance import runner as conformance
+from pyllamakv.replay.conformance import settings
+from pyllamakv.replay.conformance.outcome import BAD
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("build")]
 
@@ -50,8 +57,18 @@ def build(project: Path, prefix: Path) -> Path:
     return prefix / "lib"
 
 
-def scenarios(patch: Patch) -> list[str]:
-    return patch.header["Scenario"].split(", ")
+def named(patch: Patch, header: str) -> list[str]:
+    return [name for name in re.split(r",\s*", patch.header.get(header, "")) if name]
+
+
+def check(name: str, library: Path) -> str:
+    """What comes of ``property@model/setting``."""
+    only, _, rest = name.partition("@")
+    model, _, setting = rest.partition("/")
+    path = models.zoo() / f"{model}.gguf"
+    results = conformance.run([path], settings.choose(setting), library=library, only=[only], jobs=1).results
+    (result,) = results
+    return result.outcome
 
 
 def test_nothing_fits_without_the_foundation() -> None:
@@ -65,9 +82,19 @@ def test_nothing_fits_without_the_foundation() -> None:
 def test_left_out(patch: Patch, tmp_path: Path) -> None:
     library = build(project_without(patch, tmp_path / "project"), tmp_path / "prefix")
 
-    outcomes = {(r.scenario, r.model): r.outcome for r in runner.run(scenarios(patch), library=library)}
+    scenarios = named(patch, "Scenario")
+    played = runner.run(scenarios, library=library) if scenarios else []
+    outcomes = {(r.scenario, r.model): r.outcome for r in played}
 
-    for name in scenarios(patch):
+    for name in scenarios:
         assert any(outcome != "ok" for (scenario, _), outcome in outcomes.items() if scenario == name), (
             f"{name} is ok without {patch.name}, which claims to cure it"
         )
+    for name in named(patch, "Property"):
+        outcome = check(name, library)
+        assert outcome in BAD, f"{name} is {outcome} without {patch.name}, which claims to cure it"
+
+
+@pytest.mark.parametrize("name", [name for patch in PATCHES for name in named(patch, "Property")])
+def test_checks_hold_with_every_patch(name: str) -> None:
+    assert check(name, find_library()) in ("ok", "refused")

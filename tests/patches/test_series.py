@@ -8,6 +8,7 @@ import pytest
 
 from pyllamakv.build.patch import Patch
 from pyllamakv.build.series import load
+from pyllamakv.replay.conformance.registry import all_properties
 from pyllamakv.replay.scenario import all_scenarios
 
 SERIES = load()
@@ -15,7 +16,12 @@ FOUNDATION = SERIES.patches[0]
 patches = pytest.mark.parametrize("patch", SERIES.patches, ids=lambda patch: patch.name)
 
 # ids of the catalogue of faults: a letter for the kind and a number
-BUG = re.compile(r"[A-F]\d( [A-F]\d)*")
+BUG = re.compile(r"[A-F]\d( [A-F]\d)*|\(not of the memory\)")
+
+
+def named(patch: Patch, header: str) -> list[str]:
+    """What the patch says fails without it: names of scenarios, or checks (``property@model/setting``)."""
+    return [name for name in re.split(r",\s*", patch.header.get(header, "")) if name]
 
 
 @patches
@@ -32,11 +38,19 @@ def test_names_its_faults_and_scenarios(patch: Patch) -> None:
         assert patch.header["Bug"] == patch.header["Scenario"] == "(all)"
         return
     assert BUG.fullmatch(patch.header["Bug"])
-    known = {scenario.name: scenario for scenario in all_scenarios()}
-    for name in patch.header["Scenario"].split(", "):
-        assert name in known, f"{patch.name} names {name}, which is no scenario"
-    shown = {defect for name in patch.header["Scenario"].split(", ") for defect in known[name].defects}
-    assert shown & set(patch.header["Bug"].split()), "no scenario of this patch shows a fault of this patch"
+    played = {scenario.name: scenario for scenario in all_scenarios()}
+    held = {check.name for check in all_properties()}
+    names = named(patch, "Scenario")
+    checks = [name.partition("@")[0] for name in named(patch, "Property")]
+    assert names or checks, f"{patch.name} names nothing that fails without it"
+    for name in names:
+        assert name in played, f"{patch.name} names {name}, which is no scenario"
+    for name in checks:
+        assert name in held, f"{patch.name} names {name}, which is no property"
+    shown = {defect for name in names for defect in played[name].defects}
+    assert not names or shown & set(patch.header["Bug"].split()), (
+        "no scenario of this patch shows a fault of this patch"
+    )
 
 
 @patches
@@ -52,10 +66,10 @@ def test_leaves_the_public_header_alone(patch: Patch) -> None:
 
 
 def test_every_scenario_is_cured_by_a_patch() -> None:
-    named = {name for patch in SERIES.patches[1:] for name in patch.header["Scenario"].split(", ")}
+    shown = {name for patch in SERIES.patches[1:] for name in named(patch, "Scenario")}
     cured = {defect for patch in SERIES.patches[1:] for defect in patch.header["Bug"].split()}
     for scenario in all_scenarios():
-        assert scenario.name in named or set(scenario.defects) <= cured, scenario.name
+        assert scenario.name in shown or set(scenario.defects) <= cured, scenario.name
 
 
 def test_the_name_that_people_look_for() -> None:

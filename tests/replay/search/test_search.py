@@ -23,19 +23,10 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="an example is a
 FOUND = Path(__file__).with_name("found")
 NAMED = sorted(FOUND.glob("*.json"))
 
-#: Found, and not mended yet.
-OPEN = {
-    "fresh-state-after-an-abort",
-    "shared-tokens-with-compressed-rows",
-    "shared-tokens-with-ngram-embeddings",
-}
-
 
 @pytest.mark.parametrize("path", NAMED, ids=lambda path: path.stem)
-def test_found_once(path: Path, patched: Path, zoo: Path, request: pytest.FixtureRequest) -> None:
+def test_found_once(path: Path, patched: Path, zoo: Path) -> None:
     """Every script that the search ever found."""
-    if path.stem in OPEN:
-        request.applymarker(pytest.mark.xfail(strict=False, reason="open"))
     script = Script.load(path)
     with Player(patched, zoo / script.model) as player:
         failure, at = play(player, script)
