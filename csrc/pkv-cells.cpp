@@ -89,7 +89,7 @@ uint32_t pkv_copy_room(llama_kv_cache & kv, llama_seq_id src, llama_seq_id dst, 
     const auto & to = kv.get_cells(dst);
     const bool whole = covers(kv.get_cells(src), src, p0, p1);
 
-    return to.size() - to.get_used() + (whole ? to.get_used() : (uint32_t) cells_in(to, dst, p0, p1).size());
+    return pkv_free_cells(kv, dst) + (whole ? to.get_used() : (uint32_t) cells_in(to, dst, p0, p1).size());
 }
 
 // Where the copied cells go: at the same indices if those are free, which keeps the layout that upstream gives a whole copy;

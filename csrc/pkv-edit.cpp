@@ -130,7 +130,7 @@ void pkv_sync_state(llama_context & ctx, llama_seq_id seq) {
 // seq gets a state of its own if it ends in [p0, p1)
 static void part_state(llama_memory_i & mem, llama_memory_recurrent & rs, llama_seq_id seq, llama_pos p0, llama_pos p1) {
     const llama_pos last = rs.seq_pos_max(seq);
-    if (last < 0 || last < p0 || last >= p1) {
+    if (last < 0 || last < p0 || last >= p1 || !pkv_shares_state(rs, seq)) {
         return;
     }
     if (mem.pkv.ctx) {
@@ -149,8 +149,7 @@ bool pkv_remove(llama_memory_i & mem, llama_seq_id seq, llama_pos p0, llama_pos 
 
     bool res = true;
 
-    const llama_seq_id s0 = seq < 0 ? 0 : seq;
-    const llama_seq_id s1 = seq < 0 ? (llama_seq_id) shards.n_seq() : seq + 1;
+    const auto [s0, s1] = shards.ids(seq);
     for (llama_seq_id s = s0; s < s1; ++s) {
         const llama_pos last = shards.pos_max(s);
         if (p0 > last || p0 >= p1) {
@@ -221,6 +220,25 @@ void pkv_shift(llama_memory_i & mem, llama_seq_id seq, llama_pos p0, llama_pos p
     }
 }
 
+bool pkv_begins_at(llama_memory_i & mem, llama_seq_id seq, llama_pos p0) {
+    const pkv_shards shards(mem);
+
+    // a state does not know where it began
+    return p0 == 0 || (!shards.kv.empty() && shards.pos_min(seq) >= p0);
+}
+
+void pkv_take_back(llama_memory_i & mem, llama_seq_id seq, llama_pos p0) {
+    if (pkv_begins_at(mem, seq, p0)) {
+        mem.seq_rm(seq, -1, -1);
+        return;
+    }
+
+    if (!pkv_may_remove(mem, seq, p0, -1, true) || !pkv_remove(mem, seq, p0, -1)) {
+        LLAMA_LOG_ERROR("%s: sequence %d could not be taken back to position %d and has been emptied\n", __func__, seq, p0);
+        mem.seq_rm(seq, -1, -1);
+    }
+}
+
 void pkv_undo(llama_memory_i & mem, const llama_ubatch & ubatch) {
     pkv_edit edit(&mem);
 
@@ -243,13 +261,7 @@ void pkv_undo(llama_memory_i & mem, const llama_ubatch & ubatch) {
             shards.dsv4->planes.set(seq, 0);
         }
 
-        if (p0 > 0 && pkv_may_remove(mem, seq, p0, -1, true) && pkv_remove(mem, seq, p0, -1)) {
-            continue;
-        }
-        if (p0 > 0) {
-            LLAMA_LOG_ERROR("%s: sequence %d could not be taken back to position %d and has been emptied\n", __func__, seq, p0);
-        }
-        mem.seq_rm(seq, -1, -1);
+        pkv_take_back(mem, seq, p0);
     }
 
     // find_slot() took the rows of free cells in its range for zeroed; the graph that would have done it did not
@@ -265,9 +277,9 @@ void pkv_undo(llama_memory_i & mem, const llama_ubatch & ubatch) {
 void pkv_hold_states(llama_context & ctx, const llama_ubatch & ubatch) {
     pkv_shards shards(*ctx.get_memory());
 
-    if (shards.rs) {
+    if (shards.rs && pkv_pushes_states(*shards.rs, ubatch)) {
         ctx.synchronize();
-        pkv_move_states(*shards.rs, ubatch);
+        pkv_move_states(*shards.rs);
     }
 }
 
@@ -293,8 +305,7 @@ void pkv_read_state(llama_memory_i & mem, llama_io_read_i & io, llama_seq_id seq
 
     pkv_shards shards(mem);
 
-    const llama_seq_id s0 = seq == -1 ? 0 : seq;
-    const llama_seq_id s1 = seq == -1 ? (llama_seq_id) shards.n_seq() : seq + 1;
+    const auto [s0, s1] = shards.ids(seq);
     for (llama_seq_id s = s0; s < s1; ++s) {
         const llama_pos last = shards.pos_max(s);
 

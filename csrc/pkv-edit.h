@@ -48,8 +48,14 @@ void pkv_keep(llama_memory_i & mem, llama_seq_id seq);
 // theirs stay where they are.
 void pkv_shift(llama_memory_i & mem, llama_seq_id seq, llama_pos p0, llama_pos p1, const pkv_move & move);
 
-// Takes the positions of a failed or aborted ubatch out again. Where they cannot be taken out without leaving a hole or half
-// a state, the sequence is emptied instead and the log says so.
+// Does seq hold nothing from before position p0, as far as its shards can tell?
+bool pkv_begins_at(llama_memory_i & mem, llama_seq_id seq, llama_pos p0);
+
+// Takes what a batch added to seq, from p0 on, out again. Where that would leave a hole or half a state, the sequence is emptied
+// instead and the log says so. The caller stands inside an edit.
+void pkv_take_back(llama_memory_i & mem, llama_seq_id seq, llama_pos p0);
+
+// Takes the positions of a failed or aborted ubatch out again.
 void pkv_undo(llama_memory_i & mem, const llama_ubatch & ubatch);
 
 // Before a graph that can be aborted: the recurrent states that it would move for the ubatch's sake are moved now, so that

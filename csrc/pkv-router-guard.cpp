@@ -93,24 +93,16 @@ struct pkv_router::recovery {
     // can the sequences go back to where the batch found them?
     bool can_undo(const group & g) {
         for (const auto & [s, p] : g.from) {
-            const bool fresh = p == 0 || pkv_shards(mem).pos_min(s) >= p;
-            if (!fresh && !pkv_may_remove(mem, s, p, -1, true)) {
+            if (!pkv_begins_at(mem, s, p) && !pkv_may_remove(mem, s, p, -1, true)) {
                 return false;
             }
         }
         return true;
     }
 
-    // where a sequence cannot go back to p without leaving a hole or half a state, it is emptied
     void take_back(llama_seq_id s, llama_pos p) {
         pkv_edit edit(&mem);
-
-        if (p == 0 || pkv_shards(mem).pos_min(s) >= p) {
-            mem.seq_rm(s, -1, -1);
-        } else if (!pkv_may_remove(mem, s, p, -1, true) || !pkv_remove(mem, s, p, -1)) {
-            LLAMA_LOG_ERROR("%s: sequence %d could not be taken back to position %d and has been emptied\n", __func__, s, p);
-            mem.seq_rm(s, -1, -1);
-        }
+        pkv_take_back(mem, s, p);
     }
 
     void undo(const group & g) {

@@ -2,6 +2,7 @@
 
 #include "pkv-access.h"
 #include "pkv-shards.h"
+#include "pkv-states.h"
 
 #include "ggml-backend.h"
 #include "llama-memory-recurrent.h"
@@ -101,15 +102,10 @@ std::map<llama_seq_id, llama_pos> pkv_find_poison(const pkv_shards & shards) {
             continue;
         }
         bool bad = false;
-        for (const auto * tensors : { &shards.rs->r_l, &shards.rs->s_l, &shards.rs->p_l }) {
-            for (const ggml_tensor * t : *tensors) {
-                if (!t || t->nb[1] == 0) {
-                    continue;
-                }
-                std::vector<uint8_t> buf(t->nb[1]);
-                ggml_backend_tensor_get(t, buf.data(), i*t->nb[1], buf.size());
-                for_each_poison(t->type, buf, 1, t->ne[0], [&](size_t, size_t) { bad = true; });
-            }
+        for (const ggml_tensor * t : pkv_state_tensors(*shards.rs)) {
+            std::vector<uint8_t> buf(t->nb[1]);
+            ggml_backend_tensor_get(t, buf.data(), i*t->nb[1], buf.size());
+            for_each_poison(t->type, buf, 1, t->ne[0], [&](size_t, size_t) { bad = true; });
         }
         for (const llama_seq_id seq : cell.seq_id) {
             if (bad) {

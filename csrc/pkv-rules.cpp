@@ -246,8 +246,7 @@ bool pkv_may_remove(llama_memory_i & mem, llama_seq_id seq, llama_pos p0, llama_
         return true;
     }
 
-    const llama_seq_id s0 = seq < 0 ? 0 : seq;
-    const llama_seq_id s1 = seq < 0 ? (llama_seq_id) shards.n_seq() : seq + 1;
+    const auto [s0, s1] = shards.ids(seq);
 
     for (llama_seq_id s = s0; s < s1; ++s) {
         for (const auto & win : shards.windows) {

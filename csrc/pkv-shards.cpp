@@ -73,6 +73,10 @@ uint32_t pkv_shards::n_seq() const {
     return res;
 }
 
+std::pair<llama_seq_id, llama_seq_id> pkv_shards::ids(llama_seq_id seq) const {
+    return seq < 0 ? std::pair(0, (llama_seq_id) n_seq()) : std::pair(seq, seq + 1);
+}
+
 llama_pos pkv_shards::pos_min(llama_seq_id seq) const {
     return kv.empty() ? (rs ? rs->seq_pos_min(seq) : -1) : kv[0]->seq_pos_min(seq);
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 struct llama_memory_i;
@@ -36,6 +37,9 @@ struct pkv_shards {
 
     // sequence ids are valid in [0, n_seq)
     uint32_t n_seq() const;
+
+    // the ids that seq stands for, as a half open range: itself, or all for a negative one
+    std::pair<llama_seq_id, llama_seq_id> ids(llama_seq_id seq) const;
 
     // positions present in the attention shards, or in the state where there is none; -1 when the sequence is empty
     llama_pos pos_min(llama_seq_id seq) const;

@@ -36,8 +36,7 @@ static std::vector<uint32_t> free_rows(const llama_memory_recurrent & rs) {
     return res;
 }
 
-// the tensors that hold one row a state
-static std::vector<ggml_tensor *> row_tensors(const llama_memory_recurrent & rs) {
+std::vector<ggml_tensor *> pkv_state_tensors(const llama_memory_recurrent & rs) {
     std::vector<ggml_tensor *> res;
     for (const auto * tensors : { &rs.r_l, &rs.s_l, &rs.p_l }) {
         std::copy_if(tensors->begin(), tensors->end(), std::back_inserter(res),
@@ -55,18 +54,24 @@ template <typename F>
 static void for_each_free_row(const llama_memory_recurrent & rs, F f) {
     const auto rows = free_rows(rs);
 
-    for (ggml_tensor * t : row_tensors(rs)) {
+    for (ggml_tensor * t : pkv_state_tensors(rs)) {
         for (const uint32_t row : rows) {
             f(t, row_block(t, row));
         }
     }
 }
 
-void pkv_own_state(llama_memory_recurrent & rs, llama_seq_id seq) {
+bool pkv_shares_state(const llama_memory_recurrent & rs, llama_seq_id seq) {
     const int32_t tail = rs.cells[seq].tail;
-    if (tail < 0 || rs.cells[tail].seq_id.size() == 1) {
+
+    return tail >= 0 && rs.cells[tail].seq_id.size() > 1;
+}
+
+void pkv_own_state(llama_memory_recurrent & rs, llama_seq_id seq) {
+    if (!pkv_shares_state(rs, seq)) {
         return;
     }
+    const int32_t tail = rs.cells[seq].tail;
 
     // there are as many cells as sequences, and two of them share one
     const auto it = std::find_if(rs.cells.begin(), rs.cells.end(), [](const auto & c) { return c.is_empty(); });
@@ -74,7 +79,7 @@ void pkv_own_state(llama_memory_recurrent & rs, llama_seq_id seq) {
 
     const uint32_t row = it - rs.cells.begin();
 
-    for (ggml_tensor * t : row_tensors(rs)) {
+    for (ggml_tensor * t : pkv_state_tensors(rs)) {
         for (uint32_t plane = 0; plane <= rs.n_rs_seq; ++plane) {
             pkv_copy_block(t, row_block(t, plane*rs.size + tail), t, row_block(t, plane*rs.size + row));
         }
@@ -89,27 +94,35 @@ void pkv_own_state(llama_memory_recurrent & rs, llama_seq_id seq) {
     rs.used++;
 }
 
-void pkv_move_states(llama_memory_recurrent & rs, const llama_ubatch & ubatch) {
-    // a state that starts from zero is the only one that refers to rs_z
-    const auto is_fresh = [&](const auto & cell) { return cell.is_empty() || cell.src0 == rs.rs_z; };
+using state_cell = llama_memory_recurrent::mem_cell;
 
-    const auto plane_of = [&](const auto & cell) { return rs.n_rs_seq == 0 ? 0 : rs.rs_idx[*cell.seq_id.begin()]; };
+// a state that starts from zero is the only one that refers to rs_z
+static bool is_fresh(const llama_memory_recurrent & rs, const state_cell & cell) {
+    return cell.is_empty() || cell.src0 == rs.rs_z;
+}
 
-    bool pushed = false;
+static uint32_t plane_of(const llama_memory_recurrent & rs, const state_cell & cell) {
+    return rs.n_rs_seq == 0 ? 0 : rs.rs_idx[*cell.seq_id.begin()];
+}
+
+bool pkv_pushes_states(const llama_memory_recurrent & rs, const llama_ubatch & ubatch) {
     for (uint32_t i = rs.head + ubatch.n_seqs; i < rs.head + rs.n; ++i) {
         const auto & cell = rs.cells[i];
-        pushed |= !is_fresh(cell) && (cell.src0 != (int32_t) i || plane_of(cell) != 0);
-    }
-    if (!pushed) {
-        return;
+        if (!is_fresh(rs, cell) && (cell.src0 != (int32_t) i || plane_of(rs, cell) != 0)) {
+            return true;
+        }
     }
 
-    for (ggml_tensor * t : row_tensors(rs)) {
+    return false;
+}
+
+void pkv_move_states(llama_memory_recurrent & rs) {
+    for (ggml_tensor * t : pkv_state_tensors(rs)) {
         std::vector<std::vector<uint8_t>> rows(rs.n);
         for (uint32_t i = 0; i < rs.n; ++i) {
             const auto & cell = rs.cells[rs.head + i];
-            if (!is_fresh(cell)) {
-                const pkv_block from = row_block(t, plane_of(cell)*rs.size + cell.src0);
+            if (!is_fresh(rs, cell)) {
+                const pkv_block from = row_block(t, plane_of(rs, cell)*rs.size + cell.src0);
                 rows[i].resize(from.size);
                 ggml_backend_tensor_get(t, rows[i].data(), from.offset, from.size);
             }
@@ -126,7 +139,7 @@ void pkv_move_states(llama_memory_recurrent & rs, const llama_ubatch & ubatch) {
     std::vector<uint32_t> fresh;
     for (uint32_t i = rs.head; i < rs.head + rs.n; ++i) {
         auto & cell = rs.cells[i];
-        if (is_fresh(cell)) {
+        if (is_fresh(rs, cell)) {
             fresh.push_back(i);
             continue;
         }
