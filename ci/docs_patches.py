@@ -191,7 +191,7 @@ def _facts(patch: Patch, numbers: dict[str, Any]) -> dict[str, Any]:
     """What the templates ask of one patch."""
     summary, _, rest = patch.header["Description"].partition("\n")
     bugs = [] if patch.header["Bug"].startswith("(") else patch.header["Bug"].split()
-    names, witnesses = _list(patch, "Scenario"), _list(patch, "Property")
+    names, witnesses = patch.named("Scenario"), patch.named("Property")
     measured = numbers["conformance"]
     properties = {n: p for n, p in measured.get("properties", {}).items() if set(p["defects"]) & set(bugs)}
     cost = numbers["cost"]
@@ -216,12 +216,6 @@ def _facts(patch: Patch, numbers: dict[str, Any]) -> dict[str, Any]:
         "instructions": numbers["instructions"],
         "counts": _counts,
     }
-
-
-def _list(patch: Patch, field: str) -> list[str]:
-    """The names in a header field; none where it is absent or "(all)"."""
-    text = " ".join(patch.header.get(field, "").split())
-    return [] if not text or text.startswith("(") else re.split(r",\s*", text)
 
 
 def _counts(found: dict[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""What every test shares: the checkout's root, and a user cache of its own for tests that write one."""
+"""What every test shares: the checkout's root, a user cache of its own for tests that write one, the zoo."""
 
 from __future__ import annotations
 
@@ -19,3 +19,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cache = tmp_path / "cache"
     monkeypatch.setenv("PYLLAMAKV_CACHE", str(cache))
     return cache
+
+
+@pytest.fixture(scope="session")
+def zoo() -> Path:
+    """A folder with one tiny random model for each architecture, ``<architecture>-dense.gguf`` or ``-moe.gguf``."""
+    from pyllamakv.replay import models
+
+    return models.zoo()

@@ -108,11 +108,20 @@ def build_tool(program: str, *, settings: Settings | None = None, progress: Prog
         BuildError: there is no such program, or it does not build.
     """
     settings = replace(from_environment() if settings is None else settings, variant="stock")
+    return program_path(ensure_programs([program], settings, progress), program)
+
+
+def program_path(prefix: Path, program: str) -> Path:
+    """Where a build in ``prefix`` puts one of llama.cpp's own programs."""
+    return prefix / "bin" / (program + (".exe" if os.name == "nt" else ""))
+
+
+def ensure_programs(programs: Sequence[str], settings: Settings, progress: Progress | None = None) -> Path:
+    """The prefix of a build of ``settings`` that holds ``programs``; built where it is not there or not current."""
     prefix = settings.prefix or default_prefix(settings)
-    path = prefix / "bin" / (program + (".exe" if os.name == "nt" else ""))
-    if not (path.is_file() and is_current(prefix, settings)):
-        build(settings, programs=[program], progress=progress)
-    return path
+    if not (all(program_path(prefix, name).is_file() for name in programs) and is_current(prefix, settings)):
+        build(settings, programs=programs, progress=progress)
+    return prefix
 
 
 def is_current(prefix: Path, settings: Settings) -> bool:

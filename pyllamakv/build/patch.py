@@ -79,6 +79,11 @@ class Patch:
         """Added plus removed lines."""
         return sum(sign != " " for file in self.files for hunk in file.hunks for sign, _ in hunk.lines)
 
+    def named(self, header: str) -> list[str]:
+        """The names in a header field; none where it is absent or speaks of all of them, "(all)"."""
+        text = " ".join(self.header.get(header, "").split())
+        return [] if not text or text.startswith("(") else re.split(r",\s*", text)
+
     def missing_headers(self) -> list[str]:
         """DEP-3 fields that the house wants and this patch lacks."""
         return [name for name in REQUIRED_HEADERS if not self.header.get(name)]

@@ -160,12 +160,12 @@ def run_all(
         files = {MODEL: str(model.absolute() if model else None)}
         if any(test.needs_zoo for test in tests):
             files[ZOO] = str(zoo.absolute() if zoo else _write_zoo(Path(folder), settings, progress))
-        prefix = _build({test.program for test in tests}, settings, progress)
+        prefix = driver.ensure_programs(sorted({test.program for test in tests}), settings, progress)
         for test in tests:
             asked = run_one(test, prefix, files)
             stock = None
             if not asked.passed and variant != "stock":
-                other = _build({test.program}, replace(settings, variant="stock"), progress)
+                other = driver.ensure_programs([test.program], replace(settings, variant="stock"), progress)
                 stock = run_one(test, other, files)
             findings.append(Finding(test, asked, stock))
             if done is not None:
@@ -178,7 +178,7 @@ def run_one(test: UpstreamTest, prefix: Path, files: Mapping[str, str]) -> Outco
 
     A test that never ends is ended after its limit, and has failed.
     """
-    command = [str(prefix / "bin" / (test.program + (".exe" if os.name == "nt" else "")))]
+    command = [str(driver.program_path(prefix, test.program))]
     for argument in test.arguments:
         for name, path in files.items():
             argument = argument.replace(name, path)
@@ -243,18 +243,9 @@ def table(findings: Sequence[Finding], variant: Variant = "patched") -> str:
     return "\n".join(lines)
 
 
-def _build(programs: set[str], settings: Settings, progress: Progress | None) -> Path:
-    """The prefix of a build that holds ``programs``."""
-    prefix = driver.default_prefix(settings)
-    suffix = ".exe" if os.name == "nt" else ""
-    there = all((prefix / "bin" / (program + suffix)).is_file() for program in programs)
-    if not (there and driver.is_current(prefix, settings)):
-        driver.build(settings, programs=sorted(programs), progress=progress)
-    return prefix
-
-
 def _write_zoo(folder: Path, settings: Settings, progress: Progress | None) -> Path:
     """One model of each architecture, by the same program and seed as `pyllamakv models zoo`."""
-    program = _build({"test-llama-archs"}, settings, progress) / "bin" / "test-llama-archs"
+    name = "test-llama-archs"
+    program = driver.program_path(driver.ensure_programs([name], settings, progress), name)
     subprocess.run([str(program), "-o", str(folder)], check=True, capture_output=True)
     return folder

@@ -21,7 +21,7 @@ from pyllamakv.errors import DecodeError, PyllamakvError, StateError
 from .scenario import find
 from .stage import Stage
 
-__all__ = ["main"]
+__all__ = ["main", "quiet"]
 
 
 def _peak_memory() -> float | None:
@@ -34,7 +34,9 @@ def _peak_memory() -> float | None:
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def _no_core_dump() -> None:
+def quiet() -> None:
+    """No core dumps, and no debugger that upstream's abort handler starts to print a backtrace."""
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     try:
         import resource
     except ImportError:
@@ -54,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     paths = {name: Path(path) for name, _, path in (text.partition("=") for text in given.path)}
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    # upstream's abort handler would start a debugger to print a backtrace
-    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-    _no_core_dump()
+    quiet()
 
     with given.record.open("a", encoding="utf-8") as record:
 

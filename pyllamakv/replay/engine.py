@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pyllamakv.errors import DecodeError, ModelLoadError, StateError
 
-__all__ = ["BATCH", "Engine", "LibraryLike", "Logits", "Window"]
+__all__ = ["BATCH", "ON_DEVICE", "PARTIAL_ONLY", "Engine", "LibraryLike", "Logits", "Window"]
 
 Logits = npt.NDArray[np.float32]
 
@@ -30,6 +30,20 @@ _DECODE = {
     -2: "failed to allocate or compute",
     -3: "failed to compute",
 }
+
+
+#: ``LLAMA_STATE_SEQ_FLAGS_*``.
+PARTIAL_ONLY, ON_DEVICE = 1, 2
+
+# M-RoPE reads four positions of an embedding, every other model the first alone
+_POSITIONS = 4
+
+
+def _last(count: int) -> npt.NDArray[np.int8]:
+    """Logits of the last of ``count`` tokens."""
+    keep = np.zeros(count, dtype=np.int8)
+    keep[-1] = 1
+    return keep
 
 
 class LibraryLike(Protocol):
@@ -180,27 +194,43 @@ class Window:
     def try_decode(self, tokens: Sequence[int], pos: int | None, seq: int = 0) -> int:
         """One ``llama_decode`` of one sequence's tokens, logits for the last; its return code."""
         ids = np.asarray(tokens, dtype=np.int32)
-        return self._decode(len(tokens), pos, seq, token=self.ffi.from_buffer("llama_token[]", ids))
+        positions = None if pos is None else np.arange(pos, pos + len(ids), dtype=np.int32)
+        return self.submit(
+            [(seq,)] * len(ids), positions, _last(len(ids)), token=self.ffi.from_buffer("llama_token[]", ids)
+        )
 
     def try_embed(self, rows: npt.NDArray[np.float32], pos: int, seq: int = 0) -> int:
         """One ``llama_decode`` of ``rows``, float32 [n, n_embd], in place of tokens; its return code."""
         data = np.ascontiguousarray(rows, dtype=np.float32)
-        return self._decode(len(rows), pos, seq, embd=self.ffi.from_buffer("float[]", data))
+        positions = np.tile(np.arange(pos, pos + len(rows), dtype=np.int32), _POSITIONS)
+        return self.submit(
+            [(seq,)] * len(rows), positions, _last(len(rows)), embd=self.ffi.from_buffer("float[]", data)
+        )
 
-    def _decode(self, count: int, pos: int | None, seq: int, *, token: Any = None, embd: Any = None) -> int:
+    def submit(
+        self,
+        owners: Sequence[Sequence[int]],
+        positions: npt.NDArray[np.int32] | None,
+        keep: npt.NDArray[np.int8],
+        *,
+        token: Any = None,
+        embd: Any = None,
+    ) -> int:
+        """One ``llama_decode`` of any batch; its return code.
+
+        ``owners``: the sequences of each token; ``positions``: int32 [n] (of embeddings [4 n]), None leaves them to
+        llama.cpp; ``keep``: int8 [n], whether logits are asked for; ``token``, ``embd``: what the batch points to.
+        """
         ffi = self.ffi
         batch = ffi.new("struct llama_batch *")
-        batch.n_tokens = count
+        batch.n_tokens = len(owners)
         batch.token = ffi.NULL if token is None else token
         batch.embd = ffi.NULL if embd is None else embd
-        positions = np.arange(count, dtype=np.int32) + (pos or 0)
-        keep = np.zeros(count, dtype=np.int8)
-        keep[-1] = 1
-        owner = ffi.new("llama_seq_id[1]", [seq])
-        owners = ffi.new("llama_seq_id *[]", [owner] * count)
-        counts = ffi.new("int32_t[]", [1] * count)
-        batch.pos = ffi.NULL if pos is None else ffi.from_buffer("llama_pos[]", positions)
-        batch.n_seq_id, batch.seq_id = counts, owners
+        arrays = [ffi.new("llama_seq_id[]", list(each)) for each in owners]
+        pointers = ffi.new("llama_seq_id *[]", arrays)
+        counts = ffi.new("int32_t[]", [len(each) for each in owners])
+        batch.pos = ffi.NULL if positions is None else ffi.from_buffer("llama_pos[]", positions)
+        batch.n_seq_id, batch.seq_id = counts, pointers
         batch.logits = ffi.from_buffer("int8_t[]", keep)
         return int(self.lib.llama_decode(self.ctx, batch[0]))
 
@@ -259,3 +289,25 @@ class Window:
         """``llama_state_seq_set_data``; raises ``StateError`` where it reads nothing."""
         if not self.lib.llama_state_seq_set_data(self.ctx, self.ffi.from_buffer("uint8_t[]", blob), len(blob), seq):
             raise StateError("llama_state_seq_set_data refused a state that the same library saved")
+
+    def save_ext(self, seq: int, flags: int) -> bytes:
+        """``llama_state_seq_get_data_ext``."""
+        size = self.lib.llama_state_seq_get_size_ext(self.ctx, seq, flags)
+        buffer = self.ffi.new("uint8_t[]", max(size, 1))
+        written = self.lib.llama_state_seq_get_data_ext(self.ctx, buffer, size, seq, flags)
+        return bytes(self.ffi.buffer(buffer, written))
+
+    def try_load(self, seq: int, blob: bytes, flags: int = 0) -> int:
+        """``llama_state_seq_set_data_ext``: bytes read, 0 for a failure."""
+        data = self.ffi.from_buffer("uint8_t[]", blob)
+        return int(self.lib.llama_state_seq_set_data_ext(self.ctx, data, len(blob), seq, flags))
+
+    def save_whole(self) -> bytes:
+        """``llama_state_get_data``."""
+        size = self.lib.llama_state_get_size(self.ctx)
+        buffer = self.ffi.new("uint8_t[]", size)
+        return bytes(self.ffi.buffer(buffer, self.lib.llama_state_get_data(self.ctx, buffer, size)))
+
+    def try_load_whole(self, blob: bytes) -> int:
+        """``llama_state_set_data``: bytes read, 0 for a failure."""
+        return int(self.lib.llama_state_set_data(self.ctx, self.ffi.from_buffer("uint8_t[]", blob), len(blob)))

@@ -9,7 +9,6 @@ folder of the user cache, so only the objects that differ are compiled.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -57,10 +56,6 @@ def build(project: Path, prefix: Path) -> Path:
     return prefix / "lib"
 
 
-def named(patch: Patch, header: str) -> list[str]:
-    return [name for name in re.split(r",\s*", patch.header.get(header, "")) if name]
-
-
 def check(name: str, library: Path) -> str:
     """What comes of ``property@model/setting``."""
     only, _, rest = name.partition("@")
@@ -82,7 +77,7 @@ def test_nothing_fits_without_the_foundation() -> None:
 def test_left_out(patch: Patch, tmp_path: Path) -> None:
     library = build(project_without(patch, tmp_path / "project"), tmp_path / "prefix")
 
-    scenarios = named(patch, "Scenario")
+    scenarios = patch.named("Scenario")
     played = runner.run(scenarios, library=library) if scenarios else []
     outcomes = {(r.scenario, r.model): r.outcome for r in played}
 
@@ -90,7 +85,7 @@ def test_left_out(patch: Patch, tmp_path: Path) -> None:
         assert any(outcome != "ok" for (scenario, _), outcome in outcomes.items() if scenario == name), (
             f"{name} is ok without {patch.name}, which claims to cure it"
         )
-    for name in named(patch, "Property"):
+    for name in patch.named("Property"):
         outcome = check(name, library)
         # a refusal counts where the series has the right result
         assert worse(check(name, find_library()), outcome), (
@@ -98,6 +93,6 @@ def test_left_out(patch: Patch, tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("name", [name for patch in PATCHES for name in named(patch, "Property")])
+@pytest.mark.parametrize("name", [name for patch in PATCHES for name in patch.named("Property")])
 def test_checks_hold_with_every_patch(name: str) -> None:
     assert check(name, find_library()) in ("ok", "refused")

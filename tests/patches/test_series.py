@@ -19,11 +19,6 @@ patches = pytest.mark.parametrize("patch", SERIES.patches, ids=lambda patch: pat
 BUG = re.compile(r"[A-F]\d( [A-F]\d)*|\(not of the memory\)")
 
 
-def named(patch: Patch, header: str) -> list[str]:
-    """What the patch says fails without it: names of scenarios, or checks (``property@model/setting``)."""
-    return [name for name in re.split(r",\s*", patch.header.get(header, "")) if name]
-
-
 @patches
 def test_header_is_complete(patch: Patch) -> None:
     assert patch.missing_headers() == []
@@ -40,8 +35,8 @@ def test_names_its_faults_and_scenarios(patch: Patch) -> None:
     assert BUG.fullmatch(patch.header["Bug"])
     played = {scenario.name: scenario for scenario in all_scenarios()}
     held = {check.name for check in all_properties()}
-    names = named(patch, "Scenario")
-    checks = [name.partition("@")[0] for name in named(patch, "Property")]
+    names = patch.named("Scenario")
+    checks = [name.partition("@")[0] for name in patch.named("Property")]
     assert names or checks, f"{patch.name} names nothing that fails without it"
     for name in names:
         assert name in played, f"{patch.name} names {name}, which is no scenario"
@@ -66,7 +61,7 @@ def test_leaves_the_public_header_alone(patch: Patch) -> None:
 
 
 def test_every_scenario_is_cured_by_a_patch() -> None:
-    shown = {name for patch in SERIES.patches[1:] for name in named(patch, "Scenario")}
+    shown = {name for patch in SERIES.patches[1:] for name in patch.named("Scenario")}
     cured = {defect for patch in SERIES.patches[1:] for defect in patch.header["Bug"].split()}
     for scenario in all_scenarios():
         assert scenario.name in shown or set(scenario.defects) <= cured, scenario.name

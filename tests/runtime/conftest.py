@@ -19,14 +19,6 @@ def smollm2_path() -> Path:
 
 
 @pytest.fixture(scope="session")
-def zoo() -> Path:
-    """A folder with one tiny random model for each architecture, ``<architecture>-dense.gguf`` or ``-moe.gguf``."""
-    from pyllamakv.replay import models
-
-    return models.zoo()
-
-
-@pytest.fixture(scope="session")
 def smollm2(smollm2_path: Path) -> Iterator[kv.Model]:
     with kv.Model(smollm2_path) as model:
         yield model

@@ -1,4 +1,4 @@
-"""A context with the calls that only properties need: batches of several sequences, aborts, flags of states."""
+"""A context with the calls that only properties need: batches of several sequences, aborts."""
 
 from __future__ import annotations
 
@@ -6,20 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pyllamakv.errors import DecodeError
 from pyllamakv.native import AbortFlag
 
 from ..engine import Engine, Logits, Window
 
-__all__ = ["ON_DEVICE", "PARTIAL_ONLY", "Probe"]
-
-#: ``LLAMA_STATE_SEQ_FLAGS_*``.
-PARTIAL_ONLY, ON_DEVICE = 1, 2
-
-# M-RoPE reads four positions of an embedding, every other model the first alone
-_POSITIONS = 4
+__all__ = ["Probe"]
 
 
 class Probe(Window):
@@ -36,12 +29,6 @@ class Probe(Window):
 
     # decode
 
-    def try_embed(self, rows: npt.NDArray[np.float32], pos: int, seq: int = 0) -> int:
-        """One ``llama_decode`` of ``rows``, float32 [n, n_embd], in place of tokens; its return code."""
-        data = np.ascontiguousarray(rows, dtype=np.float32)
-        positions = np.tile(np.arange(pos, pos + len(rows), dtype=np.int32), _POSITIONS)
-        return self._run([(seq,)] * len(rows), positions, embd=self.ffi.from_buffer("float[]", data))
-
     def try_batch(self, rows: Sequence[tuple[int, int, int | tuple[int, ...]]], *, outputs: bool = False) -> int:
         """One ``llama_decode`` of (token, position, sequence or sequences) rows; its return code.
 
@@ -50,30 +37,9 @@ class Probe(Window):
         ids = np.array([token for token, _, _ in rows], dtype=np.int32)
         positions = np.array([pos for _, pos, _ in rows], dtype=np.int32)
         owners = [(owner,) if isinstance(owner, int) else owner for _, _, owner in rows]
-        return self._run(owners, positions, token=self.ffi.from_buffer("llama_token[]", ids), outputs=outputs)
-
-    def _run(
-        self,
-        owners: Sequence[tuple[int, ...]],
-        positions: npt.NDArray[np.int32],
-        *,
-        token: Any = None,
-        embd: Any = None,
-        outputs: bool = False,
-    ) -> int:
-        ffi = self.ffi
-        batch = ffi.new("struct llama_batch *")
-        batch.n_tokens = len(owners)
-        batch.token = ffi.NULL if token is None else token
-        batch.embd = ffi.NULL if embd is None else embd
         last = {seq: row for row, each in enumerate(owners) for seq in each}
         keep = np.array([outputs or row in last.values() for row in range(len(owners))], dtype=np.int8)
-        arrays = [ffi.new("llama_seq_id[]", list(each)) for each in owners]
-        pointers = ffi.new("llama_seq_id *[]", arrays)
-        counts = ffi.new("int32_t[]", [len(each) for each in owners])
-        batch.pos, batch.n_seq_id, batch.seq_id = ffi.from_buffer("llama_pos[]", positions), counts, pointers
-        batch.logits = ffi.from_buffer("int8_t[]", keep)
-        return int(self.lib.llama_decode(self.ctx, batch[0]))
+        return self.submit(owners, positions, keep, token=self.ffi.from_buffer("llama_token[]", ids))
 
     def logits_at(self, row: int) -> Logits:
         """A copy of the logits of the batch's row, float32 [n_vocab]."""
@@ -108,27 +74,3 @@ class Probe(Window):
     def _ask(self) -> bool:
         self._asked += 1
         return self._limit is not None and self._asked > self._limit
-
-    # states
-
-    def save_ext(self, seq: int, flags: int) -> bytes:
-        """``llama_state_seq_get_data_ext``."""
-        size = self.lib.llama_state_seq_get_size_ext(self.ctx, seq, flags)
-        buffer = self.ffi.new("uint8_t[]", max(size, 1))
-        written = self.lib.llama_state_seq_get_data_ext(self.ctx, buffer, size, seq, flags)
-        return bytes(self.ffi.buffer(buffer, written))
-
-    def try_load(self, seq: int, blob: bytes, flags: int = 0) -> int:
-        """``llama_state_seq_set_data_ext``: bytes read, 0 for a failure."""
-        data = self.ffi.from_buffer("uint8_t[]", blob)
-        return int(self.lib.llama_state_seq_set_data_ext(self.ctx, data, len(blob), seq, flags))
-
-    def save_whole(self) -> bytes:
-        """``llama_state_get_data``."""
-        size = self.lib.llama_state_get_size(self.ctx)
-        buffer = self.ffi.new("uint8_t[]", size)
-        return bytes(self.ffi.buffer(buffer, self.lib.llama_state_get_data(self.ctx, buffer, size)))
-
-    def try_load_whole(self, blob: bytes) -> int:
-        """``llama_state_set_data``: bytes read, 0 for a failure."""
-        return int(self.lib.llama_state_set_data(self.ctx, self.ffi.from_buffer("uint8_t[]", blob), len(blob)))

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 from pyllamakv.errors import DecodeError, PyllamakvError, StateError
 
+from ..child import quiet
 from ..engine import Engine
 from .case import Case, Facts, Warnings, facts_of
 from .outcome import NonFinite, NotApplicable, Refused, Result, Wrong
@@ -176,22 +177,12 @@ def _inline(call: Callable[[], Any], _limit: float) -> tuple[Any, str]:
     return call(), ""
 
 
-def _quiet() -> None:
-    """No core dumps, and no debugger started by upstream's abort handler."""
-    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-    try:
-        import resource
-    except ImportError:
-        return
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def main() -> int:
     """0 when every check was made, whatever came of it; 1 and a record of the error otherwise."""
     given: dict[str, Any] = json.load(sys.stdin)
     given |= {name: tuple(given[name]) for name in ("properties", "settings")}
     job = Job(**given)
-    _quiet()
+    quiet()
     # results go where nothing that the library prints can reach them
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
 

@@ -27,7 +27,7 @@ import argparse
 from pathlib import Path
 
 from pyllamakv.native import find_library, load
-from pyllamakv.replay.engine import Engine
+from pyllamakv.replay.engine import PARTIAL_ONLY, Engine
 from pyllamakv.replay.oracle import nmse
 from pyllamakv.replay.search.window import SearchWindow
 
@@ -89,7 +89,7 @@ class _Lines:
             }.get(op["how"], [])
         elif kind == "restore_all" and op["fresh"]:
             yield "fresh()"
-            yield f"ctx.try_load_all(slots[{op['slot']}])"
+            yield f"ctx.try_load_whole(slots[{op['slot']}])"
         elif kind == "move":
             for seq in range(self.n_seq):
                 yield f"slots['move', {seq}] = ctx.save({seq})"
@@ -109,10 +109,10 @@ class _Lines:
             yield f"ctx.decode_shared({seqs}, {self.next[seqs[0]]}, {tokens})"
         elif kind == "checkpoint":
             self.kept[op["slot"]] = (op["seq"], self.next[op["seq"]])
-            yield f"slots['checkpoint', {op['slot']}] = ctx.save_part({op['seq']})"
+            yield f"slots['checkpoint', {op['slot']}] = ctx.save_ext({op['seq']}, PARTIAL_ONLY)"
         elif kind == "rewind" and op["slot"] in self.kept:
             seq, end = self.kept[op["slot"]]
-            yield f"ctx.try_load_part({seq}, slots['checkpoint', {op['slot']}])"
+            yield f"ctx.try_load({seq}, slots['checkpoint', {op['slot']}], PARTIAL_ONLY)"
             yield f"ctx.seq_rm({seq}, {end}, -1)"
         elif kind in _SIMPLE:
             yield _SIMPLE[kind](self, op)
@@ -128,9 +128,9 @@ _SIMPLE: dict[str, Callable[[_Lines, Op], str]] = {
     "divide": lambda _, op: f"ctx.divide({op['seq']}, {op['p0']}, {op['p1']}, {op['by']}, strict={op['strict']})",
     "clear": lambda _, op: f"ctx.clear({op['data']})",
     "save": lambda _, op: f"slots[{op['slot']}] = ctx.save({op['seq']})",
-    "save_all": lambda _, op: f"slots[{op['slot']}] = ctx.save_all()",
+    "save_all": lambda _, op: f"slots[{op['slot']}] = ctx.save_whole()",
     "restore": lambda _, op: f"ctx.try_load({op['seq']}, slots[{op['slot']}])",
-    "restore_all": lambda _, op: f"ctx.try_load_all(slots[{op['slot']}])",
+    "restore_all": lambda _, op: f"ctx.try_load_whole(slots[{op['slot']}])",
     "scrub": lambda _, op: f"ctx.lib.pkv_set_scrub(ctx.ctx, {int(op['eager'])})",
     "sync": lambda *_: "ctx.lib.pkv_memory_sync(ctx.ctx)",
     "compact": lambda *_: "ctx.lib.pkv_memory_compact(ctx.ctx)",

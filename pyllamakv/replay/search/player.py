@@ -202,12 +202,12 @@ def main(arguments: list[str]) -> int:
     _OUT = os.dup(1)
     os.dup2(2, 1)
     from pyllamakv.native import load
-    from pyllamakv.replay.child import _no_core_dump
+    from pyllamakv.replay.child import quiet
     from pyllamakv.replay.engine import Engine
 
     from . import steps  # noqa: F401 - once, for all children
 
-    _no_core_dump()
+    quiet()
     try:
         library = load(Path(arguments[0]))
         engine = Engine(library, Path(arguments[1]))

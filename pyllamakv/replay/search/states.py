@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pyllamakv.replay.engine import PARTIAL_ONLY
+
 from . import history as h
 from .edits import remove, scrub
 from .operations import settled, step
@@ -64,7 +66,7 @@ def _damage(world: World, op: Op) -> None:
 def _checkpoint(world: World, op: Op) -> None:
     history = world.histories[op["seq"]]
     if history and not h.poisoned(history):
-        world.checkpoints[op["slot"]] = (op["seq"], Slot(world.window.save_part(op["seq"]), {0: history}))
+        world.checkpoints[op["slot"]] = (op["seq"], Slot(world.window.save_ext(op["seq"], PARTIAL_ONLY), {0: history}))
 
 
 @step("rewind")
@@ -77,7 +79,7 @@ def _rewind(world: World, op: Op) -> None:
     grown = before[: len(wanted)] == wanted and all(step[0] == "decode" for step in before[len(wanted) :])
     if not grown or not slot.blob:
         return
-    if not world.window.try_load_part(seq, slot.blob):
+    if not world.window.try_load(seq, slot.blob, PARTIAL_ONLY):
         raise Broken("needless", f"a checkpoint of sequence {seq} is not restored")
     if not world.window.seq_rm(seq, max(h.positions(wanted)) + 1, -1):
         raise Broken("needless", f"what follows the restored checkpoint of sequence {seq} cannot be removed")
@@ -88,7 +90,7 @@ def _rewind(world: World, op: Op) -> None:
 def _save_all(world: World, op: Op) -> None:
     if not any(h.poisoned(history) for history in world.histories):
         # a key of its own keeps the slots of one sequence apart
-        world.slots[op["slot"]] = Slot(world.window.save_all(), dict(enumerate(world.histories, start=1)))
+        world.slots[op["slot"]] = Slot(world.window.save_whole(), dict(enumerate(world.histories, start=1)))
 
 
 @step("restore_all")
@@ -98,7 +100,7 @@ def _restore_all(world: World, op: Op) -> None:
         return
     if op["fresh"]:
         _reopen(world)
-    if not world.window.try_load_all(slot.blob):
+    if not world.window.try_load_whole(slot.blob):
         raise Broken("call", "the saved state of the whole context cannot be restored")
     world.histories = [slot.histories[s + 1] for s in range(world.n_seq)]
 

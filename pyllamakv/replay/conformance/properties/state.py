@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...engine import ON_DEVICE, PARTIAL_ONLY
 from ..case import Case
 from ..outcome import NotApplicable, Wrong
-from ..probe import ON_DEVICE, PARTIAL_ONLY
 from ..registry import prop
 from ..subject import Subject
 

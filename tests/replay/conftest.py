@@ -1,18 +1,10 @@
-"""The libraries and the models that a search plays on."""
+"""The libraries that replays are held against."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def zoo() -> Path:
-    """A folder with one tiny random model for each architecture."""
-    from pyllamakv.replay import models
-
-    return models.zoo()
 
 
 @pytest.fixture(scope="session")
